@@ -99,6 +99,54 @@ unit_panel(const matrix_work *m, ptrdiff_t first, ptrdiff_t column)
                         : (const char *)slab_panel(m, column);
 }
 
+/* The panel of which a block's products prefetch lines, at the same places of it. Those of a single
+ * group of rows wait for W, and need the next block; more rows have time for the next columns. */
+static const char *
+panel_ahead(const matrix_work *m, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k,
+            ptrdiff_t column)
+{
+    bool single = m->linear.task->n_rows <= 2 * UNIT_ROWS;
+
+    if (!m->linear.l->packed) {
+        return (const char *)m->linear.slab;
+    }
+    if (single && k + ATTN_BLOCK < n) {
+        return panel_at(&m->linear, first + k + ATTN_BLOCK, column);
+    }
+    return panel_at(&m->linear, first + (single ? 0 : k), column + ATTN_PANEL_COLUMNS);
+}
+
+/* The bytes of a step's lines that products of rows r .. prefetch: their share of all rows'. */
+typedef struct {
+    ptrdiff_t first, end;
+} step_share;
+
+enum { SHARE_UNIT = 4 * CACHE_LINE }; /* a loop so short that its end is predicted */
+
+static step_share
+share_of(const matrix_work *m, ptrdiff_t r)
+{
+    enum { N = UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand) / SHARE_UNIT };
+    ptrdiff_t n_rows = most(m->linear.task->n_rows, 1);
+    ptrdiff_t end = least(r + 2 * UNIT_ROWS, n_rows);
+
+    if (!m->linear.l->packed) {
+        return (step_share){0, 0}; /* packing has prefetched them */
+    }
+    return (step_share){r * N / n_rows * SHARE_UNIT, end * N / n_rows * SHARE_UNIT};
+}
+
+static INLINE void
+prefetch_share(step_share share, const char *at, const bool near)
+{
+    for (ptrdiff_t i = share.first; i < share.end; i += SHARE_UNIT) {
+        __builtin_prefetch(at + i, 0, near ? 3 : 2);
+        __builtin_prefetch(at + i + CACHE_LINE, 0, near ? 3 : 2);
+        __builtin_prefetch(at + i + 2 * CACHE_LINE, 0, near ? 3 : 2);
+        __builtin_prefetch(at + i + 3 * CACHE_LINE, 0, near ? 3 : 2);
+    }
+}
+
 /* Adds the products of a segment to the sums of one row of tiles or two, from row r on. Meanwhile it
  * stores the rest of the outputs of the tiles before. */
 static INLINE void
@@ -109,6 +157,7 @@ multiply_segment(const matrix_work *m, unit_sums sums, ptrdiff_t r, ptrdiff_t fi
     const ptrdiff_t width = sums.row * (ptrdiff_t)sizeof(real);
     const ptrdiff_t n_stored = 2 * UNIT_ROWS * UNIT_TERMS / most(n, 1) + 1;
     const char *x = unit_x(m, r, first);
+    const step_share share = share_of(m, r);
 
     if (first == 0) {
         u_clear();
@@ -117,15 +166,18 @@ multiply_segment(const matrix_work *m, unit_sums sums, ptrdiff_t r, ptrdiff_t fi
     }
     for (ptrdiff_t k = 0; k < n; k += ATTN_BLOCK) {
         const char *from = unit_panel(m, first + k, column);
+        const char *ahead = panel_ahead(m, first, n, k, column);
         ptrdiff_t left = least(n - k, ATTN_BLOCK);
         for (; left > 0; left -= UNIT_TERMS) {
             if (left < UNIT_TERMS) {
                 from = whole_tiles(m, from, left);
             }
             u_multiply((const uint16_t *)(const void *)x, m->x_row, from, w_row, two);
+            prefetch_share(share, ahead, !two);
             store_unit_rows(rest, n_stored);
             x += UNIT_TERMS * sizeof(uint16_t);
             from += UNIT_TERMS / TERMS * w_row;
+            ahead += UNIT_TERMS / TERMS * w_row;
         }
     }
     store_unit_rows(rest, rest->n_rows);
