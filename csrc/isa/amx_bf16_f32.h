@@ -13,6 +13,7 @@
 
 #include "vec/amx_bf16.h"
 #include "vec/amx_bf16_square.h"
+#include "vec/amx_bf16_strip.h"
 #include "vec/amx_bf16_turn.h"
 
 #endif

@@ -69,24 +69,48 @@ multiply_key_group(work *w, const block *b, ptrdiff_t k, real *sums)
 
 enum { STRIP_KEYS = UNIT_STRIP * UNIT_ROWS };
 
-/* The products of queries with STRIP_KEYS keys, [key][column]. For one or two rows the keys behind
- * them are prefetched. */
+/* Adds the products of queries with STRIP_KEYS keys, of UNIT_TERMS columns from an address on or,
+ * if `two`, of twice as many. The same of the keys behind them is prefetched, if that is wanted. */
+static INLINE void
+multiply_strip_columns(const char *at, ptrdiff_t row, const operand *query,
+                       const bool two, bool prefetches)
+{
+    const ptrdiff_t size = sizeof(operand);
+
+    u_load_strip((const char *)query, WIDTH * size, UNIT_OPERANDS * WIDTH * size, two);
+    UNROLLED for (int i = 0; i < UNIT_STRIP; i++, at += UNIT_ROWS * row)
+    {
+        const prefetch next = {.at = at + STRIP_KEYS * row,
+                               .row = row,
+                               .bytes = (two ? 2 : 1) * CACHE_LINE,
+                               .n_rows = prefetches ? UNIT_ROWS : 0};
+        u_multiply_strip(i, at, row, two);
+        prefetch_near(&next);
+    }
+}
+
+/* The products of queries with STRIP_KEYS keys, [key][column]. For one or two rows two cache lines
+ * of a key are read together, and the keys behind are prefetched: memory is the limit, and read
+ * fastest in order. */
 static void
 multiply_key_strip(const work *w, const key_run *keys, ptrdiff_t columns, real *sums)
 {
-    const ptrdiff_t row = keys->array->row_stride;
-    const char *at = keys->at;
+    const ptrdiff_t row = keys->array->row_stride, width = w->rows.key_width;
     const operand *query = w->rows.query;
-    bool prefetches = w->reads_ahead && w->rows.task->n_rows <= STREAM_ROWS;
+    const char *at = keys->at;
+    bool few = w->rows.task->n_rows <= STREAM_ROWS, prefetches = few && w->reads_ahead;
 
     u_clear_strip();
-    for (ptrdiff_t t = 0; t < w->rows.key_width; t += UNIT_OPERANDS) {
-        u_multiply_strip(at, row, (const char *)query, WIDTH * sizeof(operand));
-        for (ptrdiff_t i = STRIP_KEYS; i < 2 * STRIP_KEYS && prefetches; i++) {
-            __builtin_prefetch(at + i * row);
+    for (ptrdiff_t t = 0, taken; t < width; t += taken) {
+        if (few && t + 2 * UNIT_OPERANDS <= width) {
+            taken = 2 * UNIT_OPERANDS;
+            multiply_strip_columns(at, row, query, true, prefetches);
+        } else {
+            taken = UNIT_OPERANDS;
+            multiply_strip_columns(at, row, query, false, prefetches);
         }
-        at += UNIT_OPERANDS * sizeof(operand);
-        query += UNIT_OPERANDS * WIDTH;
+        at += taken * (ptrdiff_t)sizeof(operand);
+        query += taken * WIDTH;
     }
     u_store_strip(sums, columns * (ptrdiff_t)sizeof *sums);
 }
