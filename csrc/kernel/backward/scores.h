@@ -26,14 +26,22 @@ turn_bias(backward_work *w, const block *b, const span *s)
 /* What a vector of rows has, from `lane` on. */
 typedef struct {
     ptrdiff_t lane;
-    v_real lse, delta;
+    v_real lse, exponent; /* what is subtracted from exponents, and their scale */
+    v_real delta;
     v_real scale, cap, kept;
 } row_vector;
 
+/* Is there more between scores and weights than a scale? */
+static INLINE bool
+changes_scores(const backward_work *w, const bool plain)
+{
+    return !plain && (has_softcap(&w->g->attention) || w->task.bias != NULL);
+}
+
 /* The vector's weights and gradients of scores of the key in line `k`; bits: of the rows that see the
- * key, keep: of the weights that stay. A weight is e^(score - LSE), at most 1 even where the LSE
- * is rounded. The gradients are those of the products, so that they include the scale and the soft
- * cap's derivative. `plain`: no option is set, and the compiler leaves them out. */
+ * key, keep: of the weights that stay. The gradients are those of the products, so that they include
+ * the scale and the soft cap's derivative. `plain`: no option is set, and the compiler leaves them
+ * out. */
 static INLINE void
 differentiate_key(const backward_work *w, const row_vector *rows, ptrdiff_t k,
                   const uint64_t *bits, const uint64_t *keep, const bool plain,
@@ -43,7 +51,7 @@ differentiate_key(const backward_work *w, const row_vector *rows, ptrdiff_t k,
     ptrdiff_t at = k * LINE + rows->lane;
     v_real x = v_load(w->scores + at), product_grad = rows->scale, zero = v_set1(0);
 
-    if (TERMS > 1) { /* rows of floats are scaled before */
+    if (TERMS > 1 && changes_scores(w, plain)) { /* rows of floats are scaled before */
         x = v_mul(x, rows->scale);
     }
     if (!plain && has_softcap(p)) {
@@ -54,8 +62,7 @@ differentiate_key(const backward_work *w, const row_vector *rows, ptrdiff_t k,
     if (!plain && w->task.bias != NULL) {
         x = v_add(x, v_load(w->bias + at));
     }
-    x = v_sub(x, rows->lse);
-    v_real weight = exp_of(v_select(v_less(zero, x), zero, x));
+    v_real weight = weight_exp_by_lse(x, rows->exponent, rows->lse);
     v_real gradient = v_load(w->grad_weights + at), used = weight;
     if (!plain && keep != NULL) {
         v_mask stays = v_mask_of(*keep >> rows->lane);
@@ -94,8 +101,10 @@ differentiate_lanes(backward_work *w, ptrdiff_t line, ptrdiff_t n, const uint64_
                     const uint64_t *keep, ptrdiff_t lane, const bool plain)
 {
     const attn_problem *p = &w->g->attention;
+    real scale = changes_scores(w, plain) ? 1 : (real)p->scale;
     const row_vector rows = {lane,
-                             v_load(w->lse + lane),
+                             v_mul(v_load(w->lse + lane), v_set1(exponent_scale(1))),
+                             v_set1(exponent_scale(scale)),
                              v_load(w->delta + lane),
                              v_set1((real)p->scale),
                              v_set1((real)p->softcap),
@@ -103,7 +112,8 @@ differentiate_lanes(backward_work *w, ptrdiff_t line, ptrdiff_t n, const uint64_
 
     for (ptrdiff_t k = 0; k < n; k += TERMS) {
         v_real weights[TERMS], grads[TERMS];
-        for (int j = 0; j < TERMS; j++) {
+        UNROLLED for (int j = 0; j < TERMS; j++)
+        {
             weights[j] = grads[j] = v_set1(0);
             if (k + j < n) {
                 differentiate_key(

@@ -90,7 +90,8 @@ exp_of(v_real x)
 
 /* Weights are exponentials of scale * score - max. A matrix unit rounds them to bfloat16, so that
  * shorter steps suffice there: 2^y = 2^n * 2^f with n = floor(y), which the scaling takes itself,
- * and 2^f = 1 + f q(f). The relative error is 9.4e-8 for weights. */
+ * and 2^f = 1 + f q(f). The relative error is 9.4e-8 for weights. Gradients know the LSE in place
+ * of the max, and their weights are at most 1 even where it is rounded. */
 #ifdef MATRIX_UNIT
 static const real weight_terms[] = {0.69315131180460087540f, 0.24016445015509335748f,
                                     0.055799913103730322068f, 0.0090170303224482018160f,
@@ -109,18 +110,32 @@ exponent_scale(real scale)
     return scale * log2_e;
 }
 
+/* 2^y, y <= 0 */
 static INLINE v_real
-weight_exp(v_real score, v_real scale, v_real base)
+weight_exp2(v_real y)
 {
     enum { N = sizeof weight_terms / sizeof weight_terms[0] };
-    v_real y = v_fms(score, scale, base), f = u_fraction(y);
-    v_real q = v_set1(weight_terms[N - 1]);
+    v_real f = u_fraction(y), q = v_set1(weight_terms[N - 1]);
 
     UNROLLED for (int k = N - 2; k >= 0; k--)
     {
         q = v_fma(q, f, v_set1(weight_terms[k]));
     }
     return v_scale2(v_fma(q, f, v_set1(1)), y);
+}
+
+static INLINE v_real
+weight_exp(v_real score, v_real scale, v_real base)
+{
+    return weight_exp2(v_fms(score, scale, base));
+}
+
+static INLINE v_real
+weight_exp_by_lse(v_real score, v_real scale, v_real lse)
+{
+    v_real y = v_fms(score, scale, lse), zero = v_set1(0);
+
+    return weight_exp2(v_select(v_less(zero, y), zero, y));
 }
 #else
 static INLINE v_real
@@ -139,6 +154,14 @@ static INLINE v_real
 weight_exp(v_real score, v_real scale, v_real base)
 {
     return exp_of(v_fms(score, scale, base));
+}
+
+static INLINE v_real
+weight_exp_by_lse(v_real score, v_real scale, v_real lse)
+{
+    v_real x = v_sub(TERMS > 1 ? v_mul(score, scale) : score, lse), zero = v_set1(0);
+
+    return exp_of(v_select(v_less(zero, x), zero, x));
 }
 #endif
 
