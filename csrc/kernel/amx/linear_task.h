@@ -122,4 +122,39 @@ load_x(const matrix_work *m, ptrdiff_t first, ptrdiff_t n)
     }
 }
 
+/* The bytes of a step's lines that products of rows r .. prefetch: their share of all rows'. */
+typedef struct {
+    ptrdiff_t first, end;
+} step_share;
+
+enum { SHARE_UNIT = 4 * CACHE_LINE }; /* a loop so short that its end is predicted */
+
+static step_share
+share_of(const matrix_work *m, ptrdiff_t r)
+{
+    enum { N = UNIT_TERMS / TERMS * ATTN_PANEL_COLUMNS * sizeof(operand) / SHARE_UNIT };
+    ptrdiff_t n_rows = most(m->linear.task->n_rows, 1);
+    ptrdiff_t end = least(r + 2 * UNIT_ROWS, n_rows);
+
+    if (!m->linear.l->packed) {
+        return (step_share){0, 0}; /* packing has prefetched them */
+    }
+    return (step_share){r * N / n_rows * SHARE_UNIT, end * N / n_rows * SHARE_UNIT};
+}
+
+static INLINE void
+prefetch_share(step_share share, const char *at, const bool near)
+{
+    for (ptrdiff_t i = share.first; i < share.end; i += SHARE_UNIT) {
+        UNROLLED for (ptrdiff_t line = i; line < i + SHARE_UNIT; line += CACHE_LINE)
+        {
+            if (near) { /* clang takes constants alone */
+                __builtin_prefetch(at + line, 0, 3);
+            } else {
+                __builtin_prefetch(at + line, 0, 2);
+            }
+        }
+    }
+}
+
 #endif
