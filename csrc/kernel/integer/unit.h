@@ -62,39 +62,68 @@ unit_step(ptrdiff_t part)
 
 /* Sums of so many parts and lines of UNIT_ROWS rows are in memory at once. Vectors multiply slower
  * for some hundred cycles after the unit has, so they take turns no more often than this. */
-enum { LINES_AT_ONCE = 6, LINE_SUMS = UNIT_ROWS * UNIT_SUMS };
+enum {
+    LINES_AT_ONCE = 6,
+    LINE_SUMS = UNIT_ROWS * UNIT_SUMS,
+    BAND = 4,           /* rows whose sums are added up at a time */
+    PREFETCHED_FROM = 2 /* so many UNIT_ROWS that share a chunk */
+};
 
 /* Rows and parts whose sums are (n_parts, n_digits, UNIT_ROWS, UNIT_SUMS). */
 typedef struct {
     ptrdiff_t r, n_rows, part, n_parts;
+    const char *next;  /* codes of the next chunk, */
+    ptrdiff_t n_lines; /* of which each row prefetches so many lines */
 } unit_block;
 
-/* output += their sums. */
+/* output += the sums of n_rows rows from row r of the block on. */
+static INLINE void
+add_band(const integer_product *m, unit_block b, ptrdiff_t r, const int n_rows,
+         const int n_digits, const int32_t *sums)
+{
+    v_real outputs[BAND][PANEL_REALS];
+    ptrdiff_t end = b.part + b.n_parts;
+
+    load_outputs(m, outputs, n_rows, PANEL_REALS, b.r + r, 0,
+                 m->is_first && b.part == 0);
+    sums += r * UNIT_SUMS;
+    for (ptrdiff_t p = b.part; p < end; p++, sums += n_digits * LINE_SUMS) {
+        UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+        {
+            part_factors f = load_part(m, p, 0, j * LANES, true, false);
+            UNROLLED for (int i = 0; i < n_rows; i++)
+            {
+                const int32_t *from = sums + i * UNIT_SUMS + j * LANES;
+                v_dots dots[DIGITS][PANEL_REALS];
+                UNROLLED for (int d = 0; d < n_digits; d++, from += LINE_SUMS)
+                {
+                    dots[d][j] = v_load_dots(from);
+                }
+                v_real products = join_digits(dots, n_digits, j);
+                outputs[i][j] = add_part(m, f, b.r + r + i, p, n_digits == 1, products,
+                                         outputs[i][j]);
+                ONE_BY_ONE; /* or compilers load all sums before they add one */
+            }
+        }
+    }
+    store_outputs(m, outputs, n_rows, PANEL_REALS, b.r + r, 0);
+}
+
+/* output += their sums. Rows of one line are added in bands, which share the factors. */
 static INLINE void
 add_unit_sums(const integer_product *m, unit_block b, const int n_digits,
               const int32_t *sums)
 {
-    for (ptrdiff_t i = b.r; i < b.r + b.n_rows; i++, sums += UNIT_SUMS) {
-        const int32_t *from = sums;
-        v_real row[1][PANEL_REALS];
-        load_outputs(m, row, 1, PANEL_REALS, i, 0, m->is_first && b.part == 0);
-        for (ptrdiff_t p = b.part; p < b.part + b.n_parts; p++) {
-            v_dots dots[DIGITS][PANEL_REALS];
-            UNROLLED for (int d = 0; d < n_digits; d++, from += LINE_SUMS)
-            {
-                UNROLLED for (int j = 0; j < PANEL_REALS; j++)
-                {
-                    dots[d][j] = v_load_dots(from + j * LANES);
-                }
-            }
-            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
-            {
-                part_factors f = load_part(m, p, 0, j * LANES, true, false);
-                v_real products = join_digits(dots, n_digits, j);
-                row[0][j] = add_part(m, f, i, p, n_digits == 1, products, row[0][j]);
-            }
+    for (ptrdiff_t r = 0, n; r < b.n_rows; r += n) {
+        n = n_digits == 1 && b.n_rows - r >= BAND ? BAND : 1;
+        if (n == BAND) {
+            add_band(m, b, r, BAND, n_digits, sums);
+        } else {
+            add_band(m, b, r, 1, n_digits, sums);
         }
-        store_outputs(m, row, 1, PANEL_REALS, i, 0);
+        for (ptrdiff_t k = n * b.n_lines; k > 0; k--) {
+            b.next = prefetch_lines(b.next, 1);
+        }
     }
 }
 
@@ -143,15 +172,29 @@ multiply_block(const term *x, ptrdiff_t row, ptrdiff_t n_digits, const code *cod
     u_publish(sums);
 }
 
+/* How many lines of the next chunk's codes, which lie behind these, each row of a block prefetches,
+ * so that all of them are on their way in the end: tiles are loaded in an order that CPUs do not
+ * foresee. None where few rows share a chunk: then products wait for memory, and prefetches with
+ * them. */
+static ptrdiff_t
+lines_for_a_row(const integer_product *m, ptrdiff_t n, ptrdiff_t n_blocks)
+{
+    ptrdiff_t n_bytes = m->n * PANEL * m->bits / 8;
+    ptrdiff_t n_tiles = attn_divide_up(n, UNIT_ROWS);
+    ptrdiff_t n_rows = n_tiles * UNIT_ROWS * n_blocks;
+    return n_tiles < PREFETCHED_FROM ? 0 : attn_divide_up(n_bytes, LINE * n_rows);
+}
+
 /* All of n rows, whose codes are ready. */
 static INLINE void
 multiply_on_unit(const integer_product *m, ptrdiff_t n, int step)
 {
-    int32_t sums[LINES_AT_ONCE * LINE_SUMS];
+    _Alignas(LINE) int32_t sums[LINES_AT_ONCE * LINE_SUMS];
     ptrdiff_t n_parts = attn_divide_up(m->n, m->part);
     ptrdiff_t most = m->n_digits == 1 ? LINES_AT_ONCE : LINES_AT_ONCE / DIGITS;
-    unit_block b;
+    unit_block b = {.next = m->codes + m->n * PANEL * m->bits / 8};
 
+    b.n_lines = lines_for_a_row(m, n, attn_divide_up(n_parts, most));
     for (b.r = 0; b.r < n; b.r += UNIT_ROWS) {
         b.n_rows = n - b.r < UNIT_ROWS ? n - b.r : UNIT_ROWS;
         for (b.part = 0; b.part < n_parts; b.part += b.n_parts) {
@@ -166,6 +209,7 @@ multiply_on_unit(const integer_product *m, ptrdiff_t n, int step)
             } else {
                 add_unit_sums(m, b, DIGITS, sums);
             }
+            b.next += b.n_rows * b.n_lines * LINE;
         }
     }
 }
