@@ -136,12 +136,16 @@ apply_mask(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
 {
     const char *packed_row = NULL;
     uint64_t packed[ATTN_BLOCK_WORDS] = {0};
+    const char *mask = task->mask + first_key * p->mask.column_stride;
+    ptrdiff_t g = task->first_row / task->n_queries;
+    ptrdiff_t i = task->first_row % task->n_queries;
 
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        ptrdiff_t g = (task->first_row + r) / task->n_queries;
-        ptrdiff_t i = (task->first_row + r) % task->n_queries;
-        const char *row = task->mask + g * p->mask.head_stride +
-                          i * p->mask.row_stride + first_key * p->mask.column_stride;
+        const char *row = mask + g * p->mask.head_stride + i * p->mask.row_stride;
+        if (++i == task->n_queries) {
+            i = 0;
+            g++;
+        }
         if (row != packed_row) {
             pack_mask_row(p, row, n_keys, packed);
             packed_row = row;
@@ -160,7 +164,7 @@ attn_see_block(const attn_problem *p, const attn_task *task, ptrdiff_t first_key
                ptrdiff_t n_keys, attn_key_bits keys)
 {
     bool all = task->mask == NULL;
-    uint64_t any = 0;
+    uint64_t any = 0, lacking = 0, whole[ATTN_BLOCK_WORDS];
 
     assert(n_keys <= ATTN_BLOCK);
     for (ptrdiff_t r = 0; r < task->n_rows && all; r++) {
@@ -169,12 +173,15 @@ attn_see_block(const attn_problem *p, const attn_task *task, ptrdiff_t first_key
     if (all) {
         return ATTN_SEE_ALL;
     }
+    for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
+        whole[w] = range_bits(0, n_keys - w * 64);
+    }
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
-            ptrdiff_t first = first_key + w * 64;
-            ptrdiff_t to = task->see_to[r] < first_key + n_keys ? task->see_to[r]
-                                                                : first_key + n_keys;
-            keys[r][w] = range_bits(task->see_from[r] - first, to - first);
+        ptrdiff_t from = task->see_from[r] - first_key;
+        ptrdiff_t to = task->see_to[r] - first_key;
+        memcpy(keys[r], whole, sizeof whole);
+        for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS && (from > 0 || to < n_keys); w++) {
+            keys[r][w] &= range_bits(from - w * 64, to - w * 64);
         }
     }
     memset(keys[task->n_rows], 0,
@@ -182,15 +189,17 @@ attn_see_block(const attn_problem *p, const attn_task *task, ptrdiff_t first_key
     if (task->mask != NULL) {
         apply_mask(p, task, first_key, n_keys, keys);
     }
-    all = true;
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
         for (ptrdiff_t w = 0; w < ATTN_BLOCK_WORDS; w++) {
             any |= keys[r][w];
-            all = all && keys[r][w] == range_bits(0, n_keys - w * 64);
+            lacking |= keys[r][w] ^ whole[w];
         }
     }
-    return all ? ATTN_SEE_ALL : any ? ATTN_SEE_SOME : ATTN_SEE_NONE;
+    return lacking == 0 ? ATTN_SEE_ALL : any != 0 ? ATTN_SEE_SOME : ATTN_SEE_NONE;
 }
+
+/* Two words of an array. */
+typedef uint64_t two_words __attribute__((vector_size(16), aligned(8), may_alias));
 
 /* Transposes 64 x 64 bits in place: bit c of x[r] changes places with bit r of x[c].
  * Source: H. S. Warren, Hacker's Delight, 2nd ed. 2012, section 7-3. */
@@ -199,12 +208,18 @@ transpose_64(uint64_t x[64])
 {
     uint64_t low = UINT64_C(0x00000000ffffffff);
 
-    for (int step = 32; step > 0; step >>= 1, low ^= low << step) {
-        for (int r = 0; r < 64; r = (r + step + 1) & ~step) {
-            uint64_t swap = ((x[r] >> step) ^ x[r + step]) & low;
-            x[r] ^= swap << step;
-            x[r + step] ^= swap;
+    for (int step = 32; step > 1; step >>= 1, low ^= low << step) {
+        for (int r = 0; r < 64; r = (r + step + 2) & ~step) {
+            two_words *a = (two_words *)(x + r), *b = (two_words *)(x + r + step);
+            two_words swap = ((*a >> step) ^ *b) & low;
+            *a ^= swap << step;
+            *b ^= swap;
         }
+    }
+    for (int r = 0; r < 64; r += 2) { /* step is 1 */
+        uint64_t swap = ((x[r] >> 1) ^ x[r + 1]) & low;
+        x[r] ^= swap << 1;
+        x[r + 1] ^= swap;
     }
 }
 

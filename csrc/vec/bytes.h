@@ -23,17 +23,19 @@ static inline uint64_t test_eight_bytes(const char *bytes)
 #if defined(__x86_64__)
 #include <emmintrin.h>
 
+/* Bit k is set where byte k of 16 is zero. */
+static inline uint64_t find_16_zeros(const char *bytes)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)bytes);
+    return (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_setzero_si128()));
+}
+
 /* Bit k is set where byte k of 64 is not zero. */
 static inline uint64_t test_64_bytes(const char *bytes)
 {
-    uint64_t zeros = 0;
-
-    for (int i = 3; i >= 0; i--) {
-        __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * i));
-        __m128i zero = _mm_cmpeq_epi8(x, _mm_setzero_si128());
-        zeros = zeros << 16 | (uint64_t)(unsigned)_mm_movemask_epi8(zero);
-    }
-    return ~zeros;
+    uint64_t low = find_16_zeros(bytes + 16) << 16 | find_16_zeros(bytes);
+    uint64_t high = find_16_zeros(bytes + 48) << 16 | find_16_zeros(bytes + 32);
+    return ~(high << 32 | low);
 }
 
 #elif defined(__aarch64__)

@@ -73,20 +73,26 @@ load_bias(task_rows *t, block *b)
     }
 }
 
-/* The bias of the block at `first` for the task's rows of one head. */
+/* The bias of the block at `first` for the task's rows of one head; behind the last block, that of
+ * the next task's first one. */
 static prefetch
 bias_prefetch(const task_rows *t, ptrdiff_t first)
 {
     const attn_array *bias = &t->p->bias;
-    ptrdiff_t n_keys = least(t->to - first, ATTN_BLOCK);
-    ptrdiff_t n_queries = t->task->n_queries;
+    ptrdiff_t n_queries = t->task->n_queries, row = t->task->first_row;
 
-    if (t->task->bias == NULL || n_keys <= 0) {
+    if (t->task->bias == NULL) {
         return (prefetch){.n_rows = 0};
     }
-    return prefetch_of(
-        bias, t->bias_rows[0] + first * bias->column_stride, n_keys,
-        least(t->task->n_rows, n_queries - t->task->first_row % n_queries));
+    if (first >= t->to) {
+        first = t->from / ATTN_BLOCK * ATTN_BLOCK;
+        row = next_task_row(t);
+    }
+    return prefetch_of(bias,
+                       t->task->bias + row_offset(t, bias, row - t->task->first_row) +
+                           first * bias->column_stride,
+                       least(t->to - first, ATTN_BLOCK),
+                       least(t->p->task_rows, n_queries - row % n_queries));
 }
 
 /* Prepares the block at `first` of the task's keys; returns whether any row may see any

@@ -181,19 +181,27 @@ load_queries(task_rows *t)
     }
 }
 
-/* The queries of the next task of the thread: those before the task's or, where there are none, the
- * last ones of the next head. */
+/* The first row of the next task of the thread: a task before this one or, where there is none, the
+ * last one of the next head. */
+static ptrdiff_t
+next_task_row(const task_rows *t)
+{
+    ptrdiff_t n_rows = t->p->group * t->task->n_queries, step = t->p->task_rows;
+    ptrdiff_t first = t->task->first_row - step;
+
+    return first < 0 ? n_rows + (n_rows - 1) / step * step : first;
+}
+
+/* The queries of the next task of the thread. */
 static prefetch
 queries_prefetch(const task_rows *t)
 {
     const attn_array *query = &t->p->query;
-    ptrdiff_t n_rows = t->p->group * t->task->n_queries, step = t->p->task_rows;
-    ptrdiff_t first = t->task->first_row - step;
+    ptrdiff_t n_rows = t->p->group * t->task->n_queries, first = next_task_row(t);
 
-    first = first < 0 ? n_rows + (n_rows - 1) / step * step : first;
     return prefetch_of(
         query, t->task->query + row_offset(t, query, first - t->task->first_row),
-        t->p->head_dim, least(step, n_rows - first % n_rows));
+        t->p->head_dim, least(t->p->task_rows, n_rows - first % n_rows));
 }
 
 /* The rows of the output, if there is one. */

@@ -36,12 +36,6 @@ vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
 /* How many steps ahead rows of A that lie apart are prefetched. */
 enum { STEPS_AHEAD = 8 };
 
-/* What whole panels prefetch: with each step the line at `at`, which then moves `step` bytes. */
-typedef struct {
-    const char *at;
-    ptrdiff_t step;
-} stepwise;
-
 /* sum += C * keep */
 static INLINE void
 add_kept(v_real *sum, const real *c, ptrdiff_t c_row, ptrdiff_t c_tile, const int rows,
@@ -155,9 +149,9 @@ multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses one of the prefetches, whose rows lie in one piece, for whole panels to take line by
- * line, as far as there is a step for each line: a CPU may drop some of many lines that are
- * prefetched at once. */
+/* Chooses one of the prefetches for whole panels to take line by line, as far as there is a step
+ * for each line: a CPU may drop some of many lines that are prefetched at once. Where rows lie
+ * apart, a panel takes a line of as many rows as it has steps. */
 static NOINLINE stepwise
 choose_stepwise(tile_product *m, ptrdiff_t n_panels)
 {
@@ -169,13 +163,21 @@ choose_stepwise(tile_product *m, ptrdiff_t n_panels)
         if (bytes > 0 && next->row == next->bytes) {
             ptrdiff_t step = least((bytes + n_steps - 1) / n_steps, CACHE_LINE);
             ptrdiff_t n_rows = least(n_steps * step / next->row, next->n_rows);
-            stepwise chosen = {next->at, step};
+            stepwise chosen = {next->at, step, m->base.n_steps * step, n_panels};
             next->at += n_rows * next->row;
             next->n_rows -= n_rows;
             return chosen;
         }
+        ptrdiff_t offset = (ptrdiff_t)((uintptr_t)next->at % CACHE_LINE);
+        ptrdiff_t n_lines = (offset + next->bytes + CACHE_LINE - 1) / CACHE_LINE;
+        if (next->n_rows >= m->base.n_steps && n_panels >= n_lines) {
+            stepwise chosen = {next->at, next->row, CACHE_LINE, n_lines};
+            next->at += m->base.n_steps * next->row;
+            next->n_rows -= m->base.n_steps;
+            return chosen;
+        }
     }
-    return (stepwise){m->base.b, 0};
+    return (stepwise){.at = m->base.b};
 }
 
 /* Prefetches the share of the panel of rows from i on in what is not taken line by line. */
@@ -204,7 +206,8 @@ multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
             prefetch_shares(m, i, rows, n_panels * rows);
         }
         multiply_panel(m, i, rows, n_vec, a_transposed, &next);
-        next.at += m->base.n_steps * next.step;
+        next.at += next.panel;
+        next.step = --next.n_panels > 0 ? next.step : 0;
     }
     multiply_rest(m, i, n_vec, a_transposed);
 }

@@ -46,27 +46,38 @@ fetch_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t dim
     return (matrix){slab, width};
 }
 
+/* sum += operands of two rows, times 0; a sum waits for the one before, so each row has its own. */
+static INLINE void
+add_zeros_of(v_real sum[2], const operand *row, const operand *other)
+{
+    sum[0] = v_dot(v_load_operands(row), v_set1_operand(0), sum[0]);
+    sum[1] = v_dot(v_load_operands(other), v_set1_operand(0), sum[1]);
+}
+
 /* Are rows j .. end - 1 finite? x * 0 is 0 for finite x only. */
-static bool
+static NOINLINE bool
 all_finite(matrix rows, ptrdiff_t dim, ptrdiff_t j, ptrdiff_t end)
 {
-    v_real sum = v_set1(0), other = sum; /* a sum waits for the one before */
+    v_real sum[2] = {v_set1(0), v_set1(0)}, more[2] = {v_set1(0), v_set1(0)};
 
-    for (; j < end; j++) {
+    for (; j < end; j += 2) {
         const operand *row = rows.at + j * rows.row;
+        const operand *other = j + 1 < end ? row + rows.row : row;
         ptrdiff_t d = 0;
         for (; d + 2 * LANES <= dim; d += 2 * LANES) {
-            sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
-            other = v_dot(v_load_operands(row + d + LANES), v_set1_operand(0), other);
+            add_zeros_of(sum, row + d, other + d);
+            add_zeros_of(more, row + d + LANES, other + d + LANES);
         }
         for (; d + LANES <= dim; d += LANES) {
-            sum = v_dot(v_load_operands(row + d), v_set1_operand(0), sum);
+            add_zeros_of(sum, row + d, other + d);
         }
         for (; d < dim; d++) {
-            sum = v_dot(v_set1_operand(row[d]), v_set1_operand(0), sum);
+            sum[0] = v_dot(v_set1_operand(row[d]), v_set1_operand(0), sum[0]);
+            sum[1] = v_dot(v_set1_operand(other[d]), v_set1_operand(0), sum[1]);
         }
     }
-    return v_bits_of(v_is_nan(v_add(sum, other))) == 0;
+    v_real all = v_add(v_add(sum[0], sum[1]), v_add(more[0], more[1]));
+    return v_bits_of(v_is_nan(all)) == 0;
 }
 
 #endif

@@ -14,6 +14,13 @@ typedef struct {
     ptrdiff_t n_rows;
 } prefetch;
 
+/* What whole panels of a product prefetch: with each step the line at `at`, which then moves
+ * `step` bytes, and `panel` bytes from panel to panel, for n_panels of them. */
+typedef struct {
+    const char *at;
+    ptrdiff_t step, panel, n_panels;
+} stepwise;
+
 /* n_columns columns of n_rows rows of an array from an address on; no rows unless the columns
  * are adjacent. */
 static prefetch

@@ -56,6 +56,9 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
     prefetch due[2]; /* of it */
     ptrdiff_t d = 0;
 
+    if (next[0].n_rows == 0) {
+        next[0] = bias_prefetch(&w->rows, b->end);
+    }
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
         matrix keys = fetch_keys(w, &run, d, n_columns);

@@ -23,6 +23,15 @@ prefetch_beside_scores(const work *w, const block *b)
                                                     : output_prefetch(&w->rows);
 }
 
+/* The bias of the block at `end` is prefetched during the scores of the one before, if products of
+ * vectors prefetch no keys meanwhile, or else beside the next values. */
+static prefetch
+bias_beside_values(const work *w, ptrdiff_t end)
+{
+    return HAS_UNIT || w->reads_ahead ? bias_prefetch(&w->rows, end)
+                                      : (prefetch){.n_rows = 0};
+}
+
 /* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
  * LANES at a time: what is transposed stays near. */
 static void
@@ -33,14 +42,13 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
 
     for (ptrdiff_t lane = 0; lane < tile_rows(&w->rows, tile); lane += LANES) {
         ptrdiff_t n_rows = least(tile_rows(&w->rows, tile) - lane, LANES);
+        const real *rows[LANES] = {NULL};
+        for (ptrdiff_t i = 0; i < n_rows; i++) {
+            ONE_BY_ONE;
+            rows[i] = bias_row(&w->rows, b, (ptrdiff_t)tile * WIDTH + lane + i) + first;
+        }
         for (ptrdiff_t k = 0; k < all->n_lines; k += LANES) {
             strip part = *all;
-            const real *rows[LANES] = {NULL};
-            for (ptrdiff_t i = 0; i < n_rows; i++) {
-                ONE_BY_ONE;
-                rows[i] = bias_row(&w->rows, b, (ptrdiff_t)tile * WIDTH + lane + i) +
-                          first + k;
-            }
             part.n_lines = least(all->n_lines - k, LANES);
             transpose_in(bias, LANES, rows, n_rows, part.n_lines, NULL);
             part.at += k * WIDTH + lane;
@@ -50,6 +58,10 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
             part.first_bit += lane;
             part.n_vec = 1;
             finish_scores(&part, w->scale, w->rows.p);
+            for (ptrdiff_t i = 0; i < n_rows; i++) {
+                ONE_BY_ONE;
+                rows[i] += LANES;
+            }
         }
     }
 }
@@ -74,6 +86,21 @@ scale_tile(const work *w, const block *b, int tile, const span *s, bool value)
                 x = v_select(v_mask_of(seen), x, v_set1(0));
             }
             v_store(at, x);
+        }
+    }
+}
+
+/* Scores become -inf where bit first_bit + lane of a key is 0. */
+static void
+hide_scores(real *scores, const uint64_t *bits, ptrdiff_t first_bit, ptrdiff_t n_keys)
+{
+    for (ptrdiff_t k = 0; k < n_keys; k++) {
+        uint64_t seen = bits[k] >> first_bit;
+        UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
+        {
+            real *at = scores + k * WIDTH + v * LANES;
+            v_mask mask = v_mask_of(seen >> v * LANES);
+            v_store(at, v_select(mask, v_load(at), v_set1((real)-INFINITY)));
         }
     }
 }
@@ -103,12 +130,13 @@ finish_tile(work *w, const block *b, int tile, const span *s)
         return w->scale;
     }
     if (plain) { /* the other keys have logits already */
-        all.at += (s->hidden - s->first) * WIDTH;
-        all.bits += s->hidden - s->first;
-        all.n_lines = s->end_hidden - s->hidden;
+        hide_scores(all.at + (s->hidden - s->first) * WIDTH,
+                    all.bits + (s->hidden - s->first), all.first_bit,
+                    s->end_hidden - s->hidden);
+        return w->scale;
     }
-    finish_scores(&all, plain ? 1 : w->scale, w->rows.p);
-    return plain ? w->scale : 1;
+    finish_scores(&all, w->scale, w->rows.p);
+    return 1;
 }
 
 /* Dropout of a tile's weights, with a factor for those that stay. */

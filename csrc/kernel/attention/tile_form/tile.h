@@ -27,7 +27,7 @@ attend_tiles(work *w, const block *b)
     bool last = b->end >= w->rows.to;
     prefetch next[2] = {next_prefetch(w, b->end, true),
                         last ? queries_prefetch(&w->rows)
-                             : bias_prefetch(&w->rows, b->end)};
+                             : bias_beside_values(w, b->end)};
     span spans[MAX_TILES];
     span seen = open_spans(&w->rows, b, spans);
 
