@@ -83,10 +83,11 @@ if sys.platform == "win32":
 small_args = ["-Os"]
 # Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
-# worth it, nor for AMX, which it makes 1 % faster. But GCC's -O2 makes no vectors of
-# loops over arrays of any length.
-float64_args = ["-O2"]
-float64_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
+# worth it, nor for AMX, which it makes 1 % faster; it makes AVX2 on bytes slower. But
+# GCC's -O2 makes no vectors of loops over arrays of any length.
+shorter = ("*_f64", "amx_bf16_f32", "avx2_bytes")
+shorter_args = ["-O2"]
+shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 
 # What compilers read from the environment, beside CFLAGS and the like.
 compiler_environment = [
@@ -176,8 +177,9 @@ class BuildOnce(build_ext):
             command,
             ext.extra_compile_args,
             small_args,
-            float64_args,
-            float64_args_of_gcc,
+            shorter,
+            shorter_args,
+            shorter_args_of_gcc,
             [os.environ.get(name) for name in compiler_environment],
             [self.debug, self.define, self.undef],
         ]
@@ -219,9 +221,9 @@ class BuildOnce(build_ext):
         path = Path(source)
         if path.parent.name != "isa":
             return small_args
-        if not path.stem.endswith("_f64") and path.stem != "amx_bf16_f32":
+        if not any(path.match(f"{name}.c") for name in shorter):
             return []
-        return float64_args + (float64_args_of_gcc if self.by_gcc else [])
+        return shorter_args + (shorter_args_of_gcc if self.by_gcc else [])
 
     def list_headers(self):
         """The option that lists a file's headers, unless for two architectures.
