@@ -572,12 +572,19 @@ def model_cases():
         "CausalDecoder, caches",
         Case(lambda: llama(ids, caches=caches), [ids], caches),
     )
-    yield "generate", Case(lambda: gpt.generate([1, 2], 2))
     both = EncoderDecoder(1, 16, 2, 32, vocab_size=20, num_buckets=4, start=0, rng=rng)
     yield "EncoderDecoder", Case(lambda: both(ids, ids, lengths=[4, 2]), [ids])
-    yield "search", Case(lambda: both.generate(ids, 2, num_beams=2), [ids])
     look = {"return_weights": True, "return_hidden_states": True, "layers": 0}
     yield "weights of a batch", Case(lambda: bert(ids, lengths=[4, 2], **look), [ids])
+
+
+def generation_cases():
+    rng = np.random.default_rng(0)
+    ids = np.arange(8).reshape(2, 4)
+    gpt = CausalDecoder(1, 16, 2, 32, vocab_size=20, max_length=12, rng=rng)
+    yield "generate", Case(lambda: gpt.generate([1, 2], 2))
+    both = EncoderDecoder(1, 16, 2, 32, vocab_size=20, num_buckets=4, start=0, rng=rng)
+    yield "search", Case(lambda: both.generate(ids, 2, num_beams=2), [ids])
 
 
 def thread_cases():
@@ -604,6 +611,7 @@ GROUPS = {
     "layers": (layer_cases, ALL, 7),
     "blocks": (block_cases, ("one", "any"), 11),
     "models": (model_cases, ("one", "any"), 23),
+    "generation": (generation_cases, ("one", "any"), 23),
 }
 
 
