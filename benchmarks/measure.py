@@ -9,7 +9,7 @@ import numpy as np
 
 from attnpy._measure import in_turn, quartiles
 
-from . import apart, machine
+from . import apart, machine, quiet
 from .ways import Contestant, best_of, mean_error, right_ways, ways_of
 
 
@@ -115,19 +115,25 @@ def limit_of(row, n_threads):
 # ---- A row ---------------------------------------------------------------------------
 
 
-def rounds(found, limit, effort):
-    """Times of each contestant, and the limit, one of each in every round."""
+def rounds(found, limit, effort, n_threads):
+    """Times of each contestant, the limit, one of each in every round, and the share
+    of samples that other programs disturbed."""
     samples = {} if limit is None else {"the limit": limit}
     samples |= {name: contestant.sample for name, contestant in found.items()}
+    disturbed = []
+    samples = {
+        name: quiet.sampler(sample, n_threads, disturbed)
+        for name, sample in samples.items()
+    }
     times = in_turn(samples, effort.rounds, effort.min_rounds, effort.seconds)
-    return times, times.pop("the limit", np.array([]))
+    return times, times.pop("the limit", np.array([])), float(np.mean(disturbed))
 
 
 def measure_row(row, n_threads, systems, effort):
     """One row as a dictionary for JSON; every spread is the quartiles of the rounds."""
     found, dropped = contestants(row, n_threads, systems, effort.trials)
     limit_name, limit = limit_of(row, n_threads)
-    times, limits = rounds(found, limit, effort)
+    times, limits, disturbed = rounds(found, limit, effort, n_threads)
     result = {
         "group": row.group,
         "name": row.name,
@@ -137,6 +143,7 @@ def measure_row(row, n_threads, systems, effort):
         "waiting": row.waiting,
         "absent": [system for system in row.peers if system not in systems],
         "rounds": len(times["attnpy"]),
+        "disturbed": disturbed,
         "systems": {name: system_result(x, times[name]) for name, x in found.items()},
         "dropped_ways": dropped,
     }

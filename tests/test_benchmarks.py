@@ -36,6 +36,7 @@ from benchmarks import (  # noqa: E402
     measure,
     pages,
     peers,
+    quiet,
     report,
     rows,
     run,
@@ -177,6 +178,35 @@ def test_the_peak_is_that_of_a_loop_which_the_cpu_has(real, n_threads):
         pytest.skip(f"no C compiler, or no products of {real}")
     assert machine.fma_peak(loop, n_threads) > 0
     assert machine.fma_loop("f32", "another") is None
+
+
+@pytest.mark.parametrize(("rates", "calls", "shares"), [
+    ([9, 10, 9, 9, 9, 9, 9], 1, [False]),  # quiet before and after
+    ([5, 5, 9, 9, 9], 1, [False]),  # waits before it
+    ([9, 5, 9, 9], 2, [False]),  # a second try
+    ([9, 5, 9, 5, 9, 5], 3, [True]),  # no try was quiet
+])  # fmt: skip
+def test_samples_that_others_disturbed_are_taken_again(
+    monkeypatch, rates, calls, shares
+):
+    watch = object.__new__(quiet.Watch)
+    watch.best, found, disturbed, taken = 10.0, iter(rates), [], []
+    monkeypatch.setattr(quiet.machine, "reader", object)
+    monkeypatch.setattr(quiet, "watch_of", lambda n_threads: watch)
+    monkeypatch.setattr(watch, "rate", lambda: next(found), raising=False)
+    sample = quiet.sampler(lambda: taken.append(1) or len(taken), 1, disturbed)
+    assert sample() == calls == len(taken)
+    assert disturbed == shares
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_watch_reads_on_as_many_cores_as_are_measured(n_threads):
+    if machine.reader() is None:
+        pytest.skip("no C compiler")
+    watch = quiet.watch_of(n_threads)
+    assert len(watch.arrays) == n_threads
+    assert 0 < watch.rate() < 1e13
+    assert watch.best > 1e9
 
 
 @pytest.mark.quick

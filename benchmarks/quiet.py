@@ -1,0 +1,88 @@
+"""Samples of a core that works for nobody else.
+
+On a shared machine the core's other thread may belong to somebody else, whose programs come
+and go within a tenth of a second. While one runs, a loop that reads the first-level cache
+has two thirds of its rate, the units of matrices and everything else but plain
+multiply-adds as well. So such a loop before and after a sample tells whether the sample is
+worth anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import numpy as np
+
+from . import machine
+
+N_BYTES = 4096  # of each of two arrays: they fit every first-level cache
+SECONDS = 2e-4  # of one look
+DISTURBED = 0.85  # of the best rate: less is a disturbed core
+PATIENCE = 0.2  # seconds to wait for quiet cores, before each try of a sample
+TRIES = 3
+
+
+@functools.cache
+def watch_of(n_threads):
+    """The watch of this process for as many threads as are measured."""
+    return Watch(n_threads)
+
+
+class Watch:
+    """Looks at as many cores as there are threads, and remembers the best rate."""
+
+    def __init__(self, n_threads):
+        self.arrays = [
+            [np.ones(N_BYTES, np.uint8) for _ in range(2)] for _ in range(n_threads)
+        ]
+        self.best = 0.0
+        for _ in range(50):
+            self.is_quiet()
+            time.sleep(PATIENCE / 50)
+
+    def rate(self):
+        """Bytes per second that the slowest thread reads now, each on its own CPU."""
+        rates = [0.0] * len(self.arrays)
+
+        def read(i):
+            addresses = (array.ctypes.data for array in self.arrays[i])
+            rates[i] = machine.reader().read_rate(*addresses, N_BYTES, 0, SECONDS)
+            return rates[i]
+
+        machine.together(read, len(self.arrays))
+        return min(rates)
+
+    def is_quiet(self):
+        """Whether each core works for this process alone; True if nobody can tell."""
+        if machine.reader() is None:
+            return True
+        rate = self.rate()
+        self.best = max(self.best, rate)
+        return rate >= DISTURBED * self.best
+
+    def wait(self):
+        """Until the cores are quiet, but not longer than PATIENCE; whether they are."""
+        end = time.monotonic() + PATIENCE
+        while not (is_quiet := self.is_quiet()) and time.monotonic() < end:
+            time.sleep(0.005)
+        return is_quiet
+
+
+def sampler(sample, n_threads, disturbed):
+    """The function, called again where it was disturbed; the last try counts.
+
+    disturbed: a list that gets True or False for each sample that is taken.
+    """
+    watch = watch_of(n_threads)
+
+    def undisturbed():
+        for _ in range(TRIES):
+            quiet_before = watch.wait()
+            result = sample()
+            if quiet := quiet_before and watch.is_quiet():
+                break
+        disturbed.append(not quiet)
+        return result
+
+    return undisturbed
