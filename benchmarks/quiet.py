@@ -1,10 +1,9 @@
 """Samples of a core that works for nobody else.
 
-On a shared machine the core's other thread may belong to somebody else, whose programs come
-and go within a tenth of a second. While one runs, a loop that reads the first-level cache
-has two thirds of its rate, the units of matrices and everything else but plain
-multiply-adds as well. So such a loop before and after a sample tells whether the sample is
-worth anything.
+On a shared machine the core's other thread may belong to somebody else, whose programs
+come and go within a tenth of a second. While one runs, a loop that reads the nearest
+cache has two thirds of its rate, and so has nearly everything but plain multiply-adds.
+Such a loop before and after a sample tells whether the sample is worth anything.
 """
 
 from __future__ import annotations
