@@ -126,6 +126,17 @@ def test_transposed_matrices_change_no_bit(multiply, dtype, shape):
     assert_same_bits(multiply(rows, columns, num_threads=2), expected)
 
 
+@pytest.mark.quick(n_rows=(136, 144))
+@pytest.mark.parametrize("width", [160, 512, 700])
+@pytest.mark.parametrize("n_rows", [130, 136, 144])
+def test_rows_that_are_columns_change_no_bit(multiply, dtype, n_rows, width):
+    # Near ones are read where they lie, 8 at a time, others copied, mostly 16 at a time.
+    tokens, weight = normal(270, width, dtype=dtype), normal(270, 100, dtype=dtype)
+    for columns in (tokens[:, 3 : 3 + n_rows], tokens[::-1, -n_rows:]):
+        x = np.ascontiguousarray(columns.T)
+        assert_same_bits(multiply(columns.T, weight), multiply(x, weight))
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
     "shape", [(1, 1), (17, 7), (127, 33), (256, 64), (2053, 17), (9, 4200)]

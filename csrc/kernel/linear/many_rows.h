@@ -6,25 +6,6 @@
 #include "kernel/linear/direct.h"
 #include "kernel/linear/pack.h"
 
-/* Are rows of x read where they lie? */
-static bool
-has_rows_in_place(const linear_work *w)
-{
-    const attn_linear_problem *l = w->l;
-
-    return TERMS == 1 && is_plain(&l->input, l->n_in) && has_even_rows(l, &l->input) &&
-           w->task->n_rows % GROUP_ROWS == 0;
-}
-
-/* Groups of GROUP_ROWS rows: the first operand, and the operands from row to row, from step to
- * step and from group to group. */
-typedef struct {
-    const operand *at;
-    ptrdiff_t row, step, group;
-} row_groups;
-
-#if TERMS == 1
-
 /* Do rows of x lie beside each other, as those of a transposed array? */
 static bool
 has_adjacent_rows(const linear_work *w)
@@ -35,6 +16,32 @@ has_adjacent_rows(const linear_work *w)
            input->row_stride == attn_storage_of(input->dtype)->bytes &&
            input->column_stride != input->row_stride;
 }
+
+/* Bytes from step to step up to which adjacent rows are read where they lie: a block of steps is
+ * then in 64 pages, which a CPU finds at once. */
+enum { MAX_STEP = 2048 };
+
+/* Are rows of x read where they lie? */
+static bool
+has_rows_in_place(const linear_work *w)
+{
+    const attn_linear_problem *l = w->l;
+    const attn_array *input = &l->input;
+    bool plain = is_plain(input, l->n_in) && has_even_rows(l, input);
+    bool near = input->dtype == REAL_DTYPE && has_adjacent_rows(w) &&
+                input->column_stride <= MAX_STEP;
+
+    return TERMS == 1 && (plain || near) && w->task->n_rows % GROUP_ROWS == 0;
+}
+
+/* Groups of GROUP_ROWS rows: the first operand, and the operands from row to row, from step to
+ * step and from group to group. */
+typedef struct {
+    const operand *at;
+    ptrdiff_t row, step, group;
+} row_groups;
+
+#if TERMS == 1
 
 /* Copies one element of all rows, which are adjacent, to its place in (groups, STEPS,
  * GROUP_ROWS). */
@@ -51,6 +58,24 @@ scatter_elements(operand *to, const operand *from, ptrdiff_t n_rows)
     }
 }
 
+/* Copies n elements of all rows, which are adjacent reals, to (groups, STEPS, GROUP_ROWS), two
+ * groups at a time: so lines are read once, and places are written in order. */
+static void
+copy_groups(const linear_work *w, operand *to, const char *from, ptrdiff_t n)
+{
+    enum { GROUP = STEPS * GROUP_ROWS };
+    const ptrdiff_t step = w->l->input.column_stride;
+    const size_t size = GROUP_ROWS * sizeof *to;
+
+    for (ptrdiff_t r = 0; r < w->task->n_rows; r += 2 * GROUP_ROWS, to += 2 * GROUP) {
+        const char *at = from + r * (ptrdiff_t)sizeof *to;
+        for (ptrdiff_t k = 0; k < n; k++, at += step) {
+            memcpy(to + k * GROUP_ROWS, at, size);
+            memcpy(to + k * GROUP_ROWS + GROUP, at + size, size);
+        }
+    }
+}
+
 /* Elements first .. first + n - 1 of each row, as (groups of rows, STEPS, GROUP_ROWS). */
 static void
 load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
@@ -59,6 +84,10 @@ load_adjacent_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     const char *from = linear_row(w, input, 0) + first * input->column_stride;
     operand *to = input_block(w, first);
 
+    if (input->dtype == REAL_DTYPE && w->task->n_rows % (2 * GROUP_ROWS) == 0) {
+        copy_groups(w, to, from, n);
+        return;
+    }
     for (ptrdiff_t k = 0; k < n; k++, from += input->column_stride) {
         stage_row(w->rows, from, input->row_stride, w->task->n_rows, input->dtype);
         scatter_elements(to + k * GROUP_ROWS, w->rows, w->task->n_rows);
@@ -75,9 +104,11 @@ fetch_row_groups(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
     operand *staged = input_block(w, first);
 
     if (has_rows_in_place(w)) {
-        const char *at = linear_row(w, &w->l->input, 0);
-        ptrdiff_t row = w->l->input.row_stride / (ptrdiff_t)sizeof(operand);
-        return (row_groups){(const operand *)(const void *)at + first, row, 1,
+        const attn_array *x = &w->l->input;
+        const char *at = linear_row(w, x, 0) + first * x->column_stride;
+        ptrdiff_t row = x->row_stride / (ptrdiff_t)sizeof(operand);
+        ptrdiff_t step = x->column_stride / (ptrdiff_t)sizeof(operand);
+        return (row_groups){(const operand *)(const void *)at, row, step,
                             GROUP_ROWS * row};
     }
 #if TERMS == 1
