@@ -130,7 +130,7 @@ def test_transposed_matrices_change_no_bit(multiply, dtype, shape):
 @pytest.mark.parametrize("width", [160, 512, 700])
 @pytest.mark.parametrize("n_rows", [130, 136, 144])
 def test_rows_that_are_columns_change_no_bit(multiply, dtype, n_rows, width):
-    # Near ones are read where they lie, 8 at a time, others copied, mostly 16 at a time.
+    # Near ones are read where they lie, others are copied, 16 or fewer at a time.
     tokens, weight = normal(270, width, dtype=dtype), normal(270, 100, dtype=dtype)
     for columns in (tokens[:, 3 : 3 + n_rows], tokens[::-1, -n_rows:]):
         x = np.ascontiguousarray(columns.T)
