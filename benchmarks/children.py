@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import traceback
@@ -29,6 +30,10 @@ def loud():
     return {key: value for key, value in os.environ.items() if key not in QUIET}
 
 
+class Ended(RuntimeError):
+    """A process ended before it answered."""
+
+
 class Process:
     """A process that calls functions of modules, and gives back what they return."""
 
@@ -46,13 +51,15 @@ class Process:
         self.process.stdin.flush()
 
     def call(self, function, *arguments):
-        """What the function returns there, or a RuntimeError with its error."""
+        """What the function returns there, or a RuntimeError with its error.
+
+        Ended, which is one, says by which signal or with which status.
+        """
         self.send((function, arguments))
         try:
             answer, error = pickle.load(self.process.stdout)
         except EOFError:
-            status = self.process.wait()
-            raise RuntimeError(f"a process ended: exit status {status}") from None
+            raise Ended(ending(self.process.wait())) from None
         if error is not None:
             raise RuntimeError(error)
         return answer
@@ -61,6 +68,13 @@ class Process:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+def ending(status):
+    """How a process ended, by the status that subprocess gives it."""
+    if status < 0:
+        return f"process ended by {signal.Signals(-status).name}"
+    return f"process ended with exit status {status}"
 
 
 def once(function, *arguments):

@@ -1,11 +1,62 @@
 """All groups of rows, in the order in which they are measured."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import attnpy
 
 from . import cases, machine, rows
 from .models import rows as models
+
+# Rows of other groups to measure with many threads, those of most interest first.
+SCALING = (
+    ("full", "8x12x128x64"),
+    ("models", "MiniLM float32 32 x 128"),
+    ("decode", "float32 1x32on8x4096x128"),
+    ("full", "1x12x1024x64"),
+    ("causal", "1x12x1024x64"),
+    ("half", "bfloat16 1x16x2048x64"),
+    ("prompts", "Llama shape float32, 256"),
+    ("tokens", "Llama shape float32, 8 after 256"),
+    ("models", "MiniLM float32 1 x 128"),
+    ("backward", "1x12x1024x64"),
+    ("decode", "float32 1x12on12x512x64"),
+    ("models", "MiniLM bfloat16 32 x 128"),
+    ("full", "1x8x64x64"),
+    ("masks", "random mask 4x12x512x64"),
+    ("decode", "float32 8x32on8x4096x128"),
+    ("half", "float16 1x12x1024x64"),
+    ("full", "8x12x512x64"),
+    ("prompts", "Llama shape bfloat16, 256"),
+    ("tokens", "Llama shape bfloat16, 8 after 256"),
+)
+LEFT_OUT, OF_MODELS = ("numpy",), ("numpy", "transformers", "ctranslate2")  # too slow
+
+
+def scaling_rows(here):
+    """The rows of SCALING, each in turns with attnpy on one thread."""
+    makers = [MAKERS[group] for group in dict.fromkeys(group for group, _ in SCALING)]
+    found = {(row.group, row.name): row for make in makers for row in make(here)}
+    for i, key in enumerate(SCALING):
+        yield replace(scaled(found[key]), quick=i == 0)
+
+
+def scaled(row):
+    """A row of another group as one of this: fewer texts, which are enough to share."""
+    name, case = row.name.replace("32 x 128", "8 x 128"), row.case
+    if name != row.name:
+        case = replace(case, batch=8)
+    left_out = OF_MODELS if row.group == "models" else LEFT_OUT
+    return replace(
+        row,
+        group="scaling",
+        name=f"{row.group} {name}",
+        case=case,
+        targets=(),
+        peers=tuple(x for x in row.peers if x not in left_out),
+        own=("1 thread", rows.Own(n_threads=1)),
+    )
+
 
 MAKERS = {
     "full": lambda _: rows.full_rows(),
@@ -42,6 +93,7 @@ MAKERS = {
         *models.transformers_rows(here.native_bf16),
         *models.in_torch_rows(here.native_bf16),
     ),
+    "scaling": scaling_rows,
 }
 TIMED = tuple(MAKERS)
 GROUPS = (*TIMED, "memory", "loading", "footprint")

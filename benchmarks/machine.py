@@ -110,6 +110,13 @@ def cpus():
     return sorted(ranks, key=ranks.get)
 
 
+def thread_counts():
+    """1, 4, 8, 16, ... and the number of CPUs that this process may use."""
+    n_cpus = len(cpus()) or os.cpu_count() or 1
+    powers = (4 << i for i in range(n_cpus.bit_length()))
+    return sorted({1, n_cpus, *(n for n in powers if n < n_cpus)})
+
+
 def together(work, n_threads):
     """The sum of work(0), ..., work(n_threads - 1), each in a thread of its own.
 

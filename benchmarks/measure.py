@@ -10,7 +10,9 @@ import numpy as np
 from attnpy._measure import in_turn, quartiles
 
 from . import apart, machine, quiet
-from .ways import Contestant, best_of, mean_error, right_ways, ways_of
+from .ways import Contestant, best_of, how_it_ends, mean_error, right_ways, ways_of
+
+ALL_WAYS = "all ways"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def contestants(row, n_threads, systems, trials):
     work = work_of(row.case, row.unit)
     way = own_way(row, arrays, n_threads)
     found = {"attnpy": Contestant(way.name, way.call, work)}
-    if row.own is not None:
+    if row.own is not None and row.own[1].n_threads != n_threads:
         found["own"] = own_contestant(row, arrays, n_threads)
     rivals = [system for system in row.peers if system in systems]
     dropped = {}
@@ -60,6 +62,10 @@ def contestants(row, n_threads, systems, trials):
     if hasattr(row.case, "expected"):
         found["attnpy"].error = mean_error(way.read(way.call()), expected)
     for system in rivals:
+        how = how_it_ends(system, row.case, n_threads)
+        if how:
+            dropped[system] = {ALL_WAYS: how}
+            continue
         if row.waiting == "default":
             rival, dropped[system] = apart.contestant(
                 system, row.case, n_threads, expected, trials, work
@@ -121,8 +127,9 @@ def rounds(found, limit, effort, n_threads):
     samples = {} if limit is None else {"the limit": limit}
     samples |= {name: contestant.sample for name, contestant in found.items()}
     disturbed = []
+    patience = min(quiet.PATIENCE, effort.seconds / 25)  # a short measurement has less
     samples = {
-        name: quiet.sampler(sample, n_threads, disturbed)
+        name: quiet.sampler(sample, n_threads, disturbed, patience)
         for name, sample in samples.items()
     }
     times = in_turn(samples, effort.rounds, effort.min_rounds, effort.seconds)
@@ -146,6 +153,7 @@ def measure_row(row, n_threads, systems, effort):
         "disturbed": disturbed,
         "systems": {name: system_result(x, times[name]) for name, x in found.items()},
         "dropped_ways": dropped,
+        "ended": {x: y[ALL_WAYS] for x, y in dropped.items() if ALL_WAYS in y},
     }
     rates = {name: x.work / times[name] for name, x in found.items()}
     ours = rates.pop("attnpy")
@@ -154,7 +162,7 @@ def measure_row(row, n_threads, systems, effort):
     if rivals:
         ratios["fastest"] = np.min(rivals, axis=0)
     result["faster_than"] = {name: quartiles(x) for name, x in ratios.items()}
-    if row.own is not None:
+    if "own" in found:
         result["own"] = row.own[0]
     if limit is not None:
         work = row.case.n_bytes() if row.limit == "bandwidth" else row.case.flops()

@@ -18,6 +18,7 @@ TITLES = {
     "attention": "Attention",
     "models": "Layers, models and sentences",
     "integers": "Weights of 8 and 4 bits",
+    "scaling": "Many threads",
     "gradients": "Gradients, training and adapters",
 }
 MACHINE = ("cpu", "model", "cpus", "cores", "system", "caches", "tier")
@@ -30,6 +31,11 @@ LEGEND = (
     "and 2.5 times that for gradients. Percentages are of the limit measured in the "
     "same round. An error is the root mean square of differences from float64 over "
     "that of the numbers."
+)
+SCALING = (
+    "`x 1 thread` is how many times as fast attnpy is as with one thread, measured in "
+    "the same rounds. The other libraries have as many threads as attnpy, and "
+    "percentages are of the limit with that many. "
 )
 MISSES = (
     "`rows.py` says what each row should reach: a ratio to a peer or to the fastest of "
@@ -63,6 +69,9 @@ def new_store(results):
         versions |= {name: x for name, x in packages.items() if x}
     run = {key: results[key] for key in ("command", "date")}
     run |= {"load": found["load average before"], "limits": found["limits"]}
+    if results.get("left_out"):
+        rows = "; ".join(results["left_out"])
+        run["note"] = f"not measured, because the time was over: {rows}"
     return {
         "machine": {key: found[key] for key in MACHINE},
         "runs": [{**run, "versions": versions}],
@@ -176,10 +185,11 @@ def pages(stores):
             images = [
                 f"![{title}]({name}_{group}.png)"
                 for group, title in plots.TITLES.items()
-                if subject == "attention" and (DOCS / f"{name}_{group}.png").exists()
+                if group in groups and (DOCS / f"{name}_{group}.png").exists()
             ]
             title = f"{TITLES[subject]} on {store['title']}"
-            found[f"{name}-{subject}.md"] = page(title, store, groups, images, READ)
+            first = (SCALING if subject == "scaling" else "") + READ
+            found[f"{name}-{subject}.md"] = page(title, store, groups, images, first)
     return found
 
 
@@ -234,7 +244,9 @@ def main(arguments):
         "docs/performance/data, such as zen5: rows that it has are replaced",
     )
     parsed.add_argument("--title", help='of a new machine, such as "a Zen 5"')
-    parsed.add_argument("--plots", action="store_true", help="draw the plots, too")
+    parsed.add_argument(
+        "--plots", action="store_true", help="draw the plots of what is added, or all"
+    )
     options = parsed.parse_args(arguments)
     for results, name in options.add:
         path = DOCS / "data" / f"{name}.json"
@@ -246,8 +258,9 @@ def main(arguments):
             store = {"title": options.title or name, **later}
         write(path, store)
     stores = {path.stem: read(path) for path in sorted((DOCS / "data").glob("*.json"))}
-    for name, store in stores.items() if options.plots else ():
-        plots.draw(store["rows"], DOCS, name)
+    drawn = {name for _, name in options.add} or stores
+    for name in drawn if options.plots else ():
+        plots.draw(stores[name]["rows"], DOCS, name)
     for name, text in pages(stores).items():
         (DOCS / name).write_text(text, "utf-8")
         print((DOCS / name).relative_to(ROOT))

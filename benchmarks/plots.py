@@ -1,4 +1,4 @@
-"""Plots of kept rows: speed against L, and memory against L."""
+"""Plots of kept rows: speed and memory against L, and speed against threads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import numpy as np
 from .peers import SYSTEMS
 
 LEAST_MIB = 0.01  # that the axis shows
+MOST_PANELS = 8  # of rows with many threads
 
 STYLES = {
     "attnpy": {"color": "#d62728", "marker": "o", "linewidth": 2.2},
     "torch": {"color": "#1f77b4", "marker": "s"},
     "onnxruntime": {"color": "#2ca02c", "marker": "^"},
+    "transformers": {"color": "#9467bd", "marker": "v"},
+    "openvino": {"color": "#ff7f0e", "marker": "P"},
+    "llamacpp": {"color": "#8c564b", "marker": "X"},
     "numpy": {"color": "#7f7f7f", "marker": "d"},
 }
 TITLES = {
@@ -19,6 +23,7 @@ TITLES = {
     "causal": "Causal attention, float32, D = 64",
     "float64": "Full attention, float64, D = 64",
     "memory": "Memory of one call, float32, one thread",
+    "scaling": "Speed with more threads; 1 is attnpy's speed with one thread",
 }
 
 
@@ -31,10 +36,11 @@ def draw(rows, directory, prefix):
     matplotlib.use("Agg")
     drawn = []
     for group, title in TITLES.items():
-        found = points(rows, group)
-        if len({length for length, _ in found}) >= 2:
+        scales = group == "scaling"
+        found = scaled(rows) if scales else points(rows, group)
+        if len(found if scales else {length for length, _ in found}) >= 2:
             path = directory / f"{prefix}_{group}.png"
-            draw_group(found, title, path)
+            (draw_scaled if scales else draw_group)(found, title, path)
             drawn.append((group, path))
     return drawn
 
@@ -108,10 +114,77 @@ def label_axes(panel, lengths, memory):
         panel.set_ylabel("GFLOP/s over visible pairs")
 
 
-def save(figure, path):
+# ---- Many threads --------------------------------------------------------------------
+
+
+def scaled(rows):
+    """{name: {system: {threads: speed}}} of the first rows with several counts.
+
+    All speeds are over attnpy's with one thread, by ratios of the same rounds.
+    """
+    found = {}
+    for row in rows:
+        if row["group"] != "scaling":
+            continue
+        lines, ratios = found.setdefault(row["name"], {}), row["faster_than"]
+        ours = ratios.get("own", [1.0] * 3)[1]
+        for system in STYLES:
+            if system == "attnpy" or system in ratios:
+                ratio = 1.0 if system == "attnpy" else ratios[system][1]
+                lines.setdefault(system, {})[row["threads"]] = ours / ratio
+    several = [name for name, lines in found.items() if len(lines["attnpy"]) > 1]
+    return {name: found[name] for name in several[:MOST_PANELS]}
+
+
+def draw_scaled(found, title, path):
+    """Draw speed against threads, a panel for each row."""
+    import matplotlib.pyplot as plt
+
+    n_columns = min(4, len(found))
+    n_lines = -(-len(found) // n_columns)
+    size = (2.9 * n_columns, 2.9 * n_lines + 0.9)
+    more = {"squeeze": False, "sharex": True, "sharey": True}
+    figure, panels = plt.subplots(n_lines, n_columns, figsize=size, **more)
+    counts = sorted({n for lines in found.values() for n in lines["attnpy"]})
+    for panel in panels.flat[len(found) :]:
+        panel.set_visible(False)
+    handles = {}
+    for panel, (name, lines) in zip(panels.flat, found.items(), strict=False):
+        for system, speeds in lines.items():
+            label, style = SYSTEMS[system].title, STYLES[system]
+            (handles[label],) = panel.plot([*speeds], [*speeds.values()], **style)
+        ideal = {"color": "black", "linestyle": "--", "linewidth": 1}
+        (line,) = panel.plot(counts, counts, **ideal)
+        panel.set_title(name, fontsize=9)
+        label_threads(panel, counts)
+    handles["as many times as threads"] = line
+    for panel in panels[:, 0]:
+        panel.set_ylabel("times as fast")
+    for panel in panels[-1]:
+        panel.set_xlabel("threads")
+    figure.suptitle(title)
+    figure.legend([*handles.values()], [*handles], loc="lower center", ncols=6)
+    save(figure, path, (0, 0.9 / size[1] / 2, 1, 1))
+    plt.close(figure)
+
+
+def label_threads(panel, counts):
+    """Both axes in steps of twice as many, with numbers and not powers."""
+    from matplotlib.ticker import NullLocator, StrMethodFormatter
+
+    panel.set_xscale("log", base=2)
+    panel.set_yscale("log", base=2)
+    panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    panel.xaxis.set_ticks(counts, [str(n) for n in counts])
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.tick_params(labelsize=8)
+    panel.grid(alpha=0.3)
+
+
+def save(figure, path, space=(0, 0, 1, 1)):
     from PIL import Image  # which matplotlib needs
 
-    figure.tight_layout()
+    figure.tight_layout(rect=space)
     figure.savefig(path, dpi=100)
     with Image.open(path) as image:  # with a palette a third of the size
         image.convert("RGB").quantize(64).save(path, optimize=True)

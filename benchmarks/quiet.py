@@ -60,26 +60,30 @@ class Watch:
         self.best = max(self.best, rate)
         return rate >= DISTURBED * self.best
 
-    def wait(self):
-        """Until the cores are quiet, but not longer than PATIENCE; whether they are."""
-        end = time.monotonic() + PATIENCE
+    def wait(self, patience=PATIENCE):
+        """Until the cores are quiet, but not longer than this; whether they are."""
+        end = time.monotonic() + patience
         while not (is_quiet := self.is_quiet()) and time.monotonic() < end:
             time.sleep(0.005)
         return is_quiet
 
 
-def sampler(sample, n_threads, disturbed):
+def sampler(sample, n_threads, disturbed, patience=PATIENCE):
     """The function, called again where it was disturbed; the last try counts.
 
-    disturbed: a list that gets True or False for each sample that is taken.
+    disturbed: a list that gets True or False for each sample that is taken. Nothing is
+    tried again after TRIES times this patience, in seconds.
     """
     watch = watch_of(n_threads)
 
     def undisturbed():
+        end = time.monotonic() + TRIES * patience
         for _ in range(TRIES):
-            quiet_before = watch.wait()
+            quiet_before = watch.wait(patience)
             result = sample()
             if quiet := quiet_before and watch.is_quiet():
+                break
+            if time.monotonic() > end:
                 break
         disturbed.append(not quiet)
         return result

@@ -38,6 +38,7 @@ PAGES = {
         "int8": "MiniLM's encoder in 8 bits",
         "gguf": "GGUF files: prompts of 256 tokens, and 8 tokens after them; memory",
     },
+    "scaling": {"scaling": "From one thread to all CPUs"},
     "gradients": {
         "backward": "Gradients of attention and of a layer",
         "training": "A training step of a character GPT",
@@ -64,7 +65,7 @@ def kept(row, run=0):
     if "mebibytes" in row:
         sizes = row["mebibytes"].items()
         found["mebibytes"] = {name: size["beyond output"] for name, size in sizes}
-    for key in ("values", "own", "attention_share", "absent"):
+    for key in ("values", "own", "attention_share", "absent", "ended"):
         if row.get(key):
             found[key] = row[key]
     if row["targets"]:
@@ -219,6 +220,14 @@ def times_cells(row):
     return cells
 
 
+def scaling_cells(row):
+    """The same of a row that is compared with one thread: what threads change."""
+    cells, ratios = times_cells(row), row["faster_than"]
+    gained = spread(ratios["own"]) if "own" in ratios else "1"
+    cells = {"time": cells["time"], "x 1 thread": gained, **cells}
+    return {x: y for x, y in cells.items() if x not in (row["unit"], "x own", "error")}
+
+
 def memory_cells(row):
     return {SHORT[name]: f"{size:.2f}" for name, size in row["mebibytes"].items()}
 
@@ -240,7 +249,8 @@ def one_line(row):
     for kind, cells_of in KINDS.items():
         if kind in row:
             parts += [f"{head}: {cell}" for head, cell in cells_of(row).items()]
-    return "  ".join([*parts, verdict(row)])
+    ended = (f"{SHORT[x]}: {how}" for x, how in row.get("ended", {}).items())
+    return "  ".join([*parts, *ended, verdict(row)])
 
 
 # ---- Tables --------------------------------------------------------------------------
@@ -256,7 +266,8 @@ def tables(rows):
     for kind, cells_of in KINDS.items():
         found = [row for row in rows if kind in row]
         if found:
-            yield table(found, cells_of)
+            scales = found[0]["group"] == "scaling"
+            yield table(found, scaling_cells if scales else cells_of)
 
 
 def table(rows, cells_of):
@@ -273,11 +284,17 @@ def table(rows, cells_of):
 
 
 def without(rows):
-    """A sentence about the peers of these rows that were not installed, or nothing."""
+    """Sentences about peers that rows lack: not installed, or their process ended."""
     names = {name for row in rows for name in row.get("absent", ())}
     if names:
         titles = (peers.SYSTEMS[x].title for x in SHORT if x in names)
         yield f"Not there: {', '.join(titles)}."
+    ended = {}
+    for row in rows:
+        for name, how in row.get("ended", {}).items():
+            ended.setdefault((name, how), {})[row["name"]] = None
+    for (name, how), found in ended.items():
+        yield f"{peers.SYSTEMS[name].title}, {how}: {'; '.join(found)}."
 
 
 def sections(rows, groups=HEADINGS):

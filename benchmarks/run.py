@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import shlex
 import sys
+import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,8 @@ from pathlib import Path
 from . import footprint, machine, measure, memory, overhead, pages, peers, report
 from .groups import GROUPS, rows_here
 from .models import folders, gguf_files, loading, transformers_ways
+
+THREADS = (1, 2)  # how many, where it is not said
 
 
 def parser():
@@ -26,13 +30,15 @@ def parser():
         "commits, `bounds` for what the time goes to, `report` to write the pages of "
         "docs/performance again, `experiments` for what is no comparison.",
     )
-    add_rows(parsed, GROUPS, GROUPS, (1, 2))
+    more = "; in the group scaling 1, 4, 8, ... up to all CPUs"
+    add_rows(parsed, GROUPS, GROUPS, None, more)
     add = parsed.add_argument
     systems = names_of(peers.SYSTEMS)
     add("--systems", type=systems, default=tuple(peers.SYSTEMS), help="default: all")
     add("--rounds", type=int, help="rounds for each row, at most (default: 15)")
     add("--seconds", type=float, help="for each row, but five rounds (default: 5)")
     add("--trials", type=int, help="samples to find a peer's fastest way (default: 3)")
+    add("--minutes", type=float, help="start no row after so many, and name those left")
     add("--output", default="benchmark-results", help="directory, %(default)s")
     add(
         "--models",
@@ -45,15 +51,15 @@ def parser():
     return parsed
 
 
-def add_rows(parsed, groups, default, threads):
+def add_rows(parsed, groups, default, threads, more=""):
     """Add the options that choose rows."""
     add = parsed.add_argument
     known = ",".join(groups)
     add("--group", type=names_of(groups), default=default, help=f"of {known}")
     add("--rows", default="", help="only rows whose name contains this")
     add("--quick", action="store_true", help="a few rows of each group")
-    counts = ",".join(map(str, threads))
-    add("--threads", type=numbers, default=threads, help=f"default: {counts}")
+    counts = "default: " + ",".join(map(str, threads or THREADS)) + more
+    add("--threads", type=numbers, default=threads, help=counts)
 
 
 def keep_models(folder):
@@ -95,12 +101,19 @@ def effort(options):
 # ---- What is to be done --------------------------------------------------------------
 
 
+def thread_counts(group, options):
+    """With how many threads the rows of a group are measured."""
+    if options.threads:
+        return options.threads
+    return machine.thread_counts() if group == "scaling" else THREADS
+
+
 def chosen_rows(options):
     """(title, row, threads) of timed rows that this CPU and its packages can run."""
     for row in rows_here(options.group):
         chosen = options.rows in row.name and (row.quick or not options.quick)
         if chosen and peers.has_needs_of(row):
-            for n_threads in row.thread_counts or options.threads:
+            for n_threads in row.thread_counts or thread_counts(row.group, options):
                 yield f"{row.group} {row.name}, {n_threads} thr", row, n_threads
 
 
@@ -120,8 +133,9 @@ def other_jobs(options, systems, n_rounds):
     yield "small", tiny, partial(overhead.measure_overhead, n_rounds)
     if peers.version("torch"):
         yield "integrations", tiny, partial(overhead.measure_adapter, n_rounds)
+    counts = thread_counts("memory", options)
     for name, case in memory.rows(options.quick):
-        for n in options.threads[:1] if options.quick else options.threads:
+        for n in counts[:1] if options.quick else counts:
             job = partial(memory.measure_memory, name, case, n, systems)
             yield "memory", f"{name}, {n} thr", job
     if peers.version("safetensors"):
@@ -143,10 +157,16 @@ def timed(row, n_threads, systems, how):
     return measure.measure_row(row, n_threads, systems, how)
 
 
-def measured(todo):
-    """All rows, or those before Ctrl-C. One that fails is reported, no more."""
-    rows, failures = [], {}
+def measure_all(todo, results, end, save):
+    """Add all rows, or those before Ctrl-C or the time `end`, and save after each.
+
+    A row that fails is reported, no more; so are those that the time leaves out.
+    """
+    rows, failures, left = (results[key] for key in ("rows", "failures", "left_out"))
     for title, job in each(todo):
+        if time.monotonic() >= end:
+            left.append(title)
+            continue
         try:
             found = job()
         except KeyboardInterrupt:
@@ -155,11 +175,20 @@ def measured(todo):
         except Exception as error:
             failures[title] = "".join(traceback.format_exception_only(error)).strip()
             write(f"{title}: failed: {failures[title]}")
-            continue
+            found = []
         for row in found if isinstance(found, list) else [found]:
             rows.append(row)
             write(report.one_line(report.kept(row)))
-    return rows, failures
+        save()
+    if left:
+        write(f"left out when the time was over: {'; '.join(left)}")
+
+
+def save(results, path):
+    """Write what there is: whoever ends this process leaves a whole file."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(results, indent=1) + "\n")
+    part.replace(path)
 
 
 # ---- Progress ------------------------------------------------------------------------
@@ -202,6 +231,8 @@ def command(arguments):
 
 def main(arguments):
     options = parser().parse_args(arguments)
+    minutes = math.inf if options.minutes is None else options.minutes
+    end = time.monotonic() + 60 * minutes
     every = dict.fromkeys(("attnpy", *options.systems))
     systems = [name for name in every if peers.installed(name)]
     keep_models(options.models)
@@ -212,18 +243,21 @@ def main(arguments):
             print(title)
         return
     peers.without_gradients(systems)
-    results = {
+    counts = {n for group in options.group for n in thread_counts(group, options)}
+    results = {"rows": [], "failures": {}, "left_out": []}
+    results |= {
         "command": command(arguments),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": peers.versions(every),
-        "machine": machine.describe(options.threads),
+        "machine": machine.describe(sorted(counts)),
     }
     print("\n".join(pages.machine_lines(results["machine"])), flush=True)
-    todo = list(jobs(options, systems))
-    results["rows"], results["failures"] = measured(todo)
     directory = Path(options.output)
-    written = pages.write_run(results, directory, not options.no_plots)
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "results.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    todo = list(jobs(options, systems))
+    measure_all(todo, results, end, partial(save, results, path))
+    save(results, path)
+    written = pages.write_run(results, directory, not options.no_plots)
     print(report.summary([report.kept(row) for row in results["rows"]]))
     print("Written:", path, *written)

@@ -1,5 +1,6 @@
 """The ways of each system to compute a case of any kind, and the fastest right one."""
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ import numpy as np
 
 from attnpy._measure import calls_per_sample, one_time
 
-from . import backward, cases, layers, peers, tensors
+from . import backward, cases, children, layers, peers, tensors
 from .models import (
     decoders,
     encoders,
+    folders,
     generation,
     gguf_files,
     in_torch,
@@ -50,6 +52,41 @@ TOLERANCE |= dict.fromkeys(("int8", *gguf_files.TYPES), 2e-1)
 
 def ways_of(system, case, arrays, n_threads, **more):
     return WAYS[type(case)][system](case, arrays, n_threads, **more)
+
+
+# ---- Peers that may end the process --------------------------------------------------
+
+# Those that have done so, instead of raising an error.
+RISKY = ("openvino", "llamacpp")
+known = {}  # {(system, kind of case, model, dtype): how its process ended, or None}
+
+
+def how_it_ends(system, case, n_threads):
+    """How a system ends the process that calls it for such a case; None if it does not.
+
+    That is tried in another process, once for each model and dtype.
+    """
+    if system not in RISKY:
+        return None
+    kind = system, type(case), getattr(case, "model", None), case.dtype
+    if kind not in known:
+        known[kind] = None
+        try:
+            made = WAYS[type(case)][system]
+            children.once(call_each, made, system, case, n_threads, folders.CONFIGS)
+        except children.Ended as end:
+            known[kind] = str(end)
+    return known[kind]
+
+
+def call_each(made, system, case, n_threads, configs):
+    """Call all ways once, in a process of its own. Errors do not matter here."""
+    folders.CONFIGS.update(configs)
+    peers.alone(system, n_threads)
+    with contextlib.suppress(Exception):
+        for way in made(case, case.arrays(), n_threads):
+            with contextlib.suppress(Exception):
+                way.call()
 
 
 # ---- Which of them are right, and which is the fastest -------------------------------

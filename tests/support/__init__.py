@@ -24,6 +24,7 @@ objects      an object of each public class
 pool         calls of all that uses threads, and how many threads they use
 processes    scripts in an interpreter of their own
 pages        the examples on a page of docs/
+deadly       peers of the benchmarks that end their process
 faults       entry points called while allocations fail; faults.c makes them fail
 pyconfig     pyconfig.h: what Python's headers ask about Windows, for tests/windows
 guarded      arrays that touch pages which may not be read
