@@ -8,9 +8,9 @@
 #include <assert.h>
 #include <math.h>
 
-/* How many numbers of tasks for a thread are tried, from the least on. More tasks let three, seven
- * or 61 threads share the work evenly; two do so with the least. */
-enum { N_TRIED = 3 };
+/* How many numbers of tasks for a thread are tried, from the least on. More tasks let many threads
+ * share the work evenly, also where some begin late; two do so with the least. */
+enum { N_TRIED = 6 };
 
 /* Rows for which a thread reads a matrix of integers that others read, too. */
 enum { OWN_ROWS = 8 };
@@ -19,6 +19,7 @@ typedef struct {
     attn_linear_problem *l;
     const attn_linear_kernel *kernel;
     const attn_tier *tier;
+    int n_products;                  /* that are in a list with this one */
     ptrdiff_t n_row_tasks, row_unit; /* each but the last has whole units */
     ptrdiff_t n_columns;             /* of a task */
     ptrdiff_t n_column_tasks;        /* of the same rows */
@@ -116,40 +117,88 @@ reads_again(const attn_linear_problem *l)
            l->n_in <= SMALL / l->n_out;
 }
 
-/* Splits a product in tile form: columns into n_column_tasks parts, and rows into so many that a
- * thread has at most n_each tasks. Returns the time of a thread, in products of a row and a column.
- * To load a column of W takes a task as long as LOAD_COLUMN of these, to load a row of x as long
- * as LOAD_ROW, or ROUND_ROW where it becomes integers. */
-static double
-split_tiles(job *j, int n_threads, ptrdiff_t n_column_tasks, ptrdiff_t n_each)
+/* Is the product a matrix unit's? */
+static bool
+has_unit(const job *j)
 {
-    enum { LOAD_COLUMN = 8, LOAD_ROW = 8, ROUND_ROW = 64 };
-    const attn_linear_problem *l = j->l;
-    ptrdiff_t column = reads_again(l) ? 0 : LOAD_COLUMN;
-    ptrdiff_t row = l->quantized != NULL ? ROUND_ROW : LOAD_ROW;
-    ptrdiff_t n = rows_of(l), n_units = attn_divide_up(n, j->row_unit);
-    ptrdiff_t n_panels =
-        attn_divide_up(attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS), n_column_tasks);
+    const attn_quantized *q = j->l->quantized;
 
-    j->n_row_tasks = n_each * n_threads / n_column_tasks;
-    if (j->n_row_tasks > n_units) {
-        j->n_row_tasks = n_units;
+    return q != NULL ? j->tier->integer_unit != NULL : !j->kernel->has_row_form;
+}
+
+/* What a task takes besides its products, in products of a row and a column: for each column of W
+ * that it loads, for each row of x, and for itself. And how much of a task the last threads end
+ * later than the rest: some of many begin later, or are slower, than others. */
+typedef struct {
+    double column, row, task, late;
+} overhead;
+
+static overhead
+overhead_of(const job *j, int n_threads)
+{
+    const attn_linear_problem *l = j->l;
+    bool quantized = l->quantized != NULL;
+    overhead o = {.column = reads_again(l) ? 0 : 8, .row = quantized ? 64 : 8};
+
+    if (n_threads <= 2) {
+        return o;
     }
-    j->n_columns = n_panels * ATTN_PANEL_COLUMNS;
-    if (j->n_columns > l->n_out) {
-        j->n_columns = l->n_out;
+    o.task = ATTN_WORK_OF_A_TASK / (double)(l->n_in + 1);
+    o.late = (quantized || has_unit(j) ? 0.25 : 0.5) / j->n_products;
+    if (has_unit(j)) {
+        o.column = 16;
+        o.row = quantized ? 192 : 96;
+        o.task *= 4;
     }
-    n_column_tasks = attn_divide_up(l->n_out, j->n_columns);
+    return o;
+}
+
+/* The time of n_each tasks of so many rows and columns. */
+static double
+time_of(const overhead *o, ptrdiff_t n_each, ptrdiff_t n_rows, ptrdiff_t n_columns)
+{
+    return ((double)n_rows + (double)n_each * o->column) *
+               ((double)n_columns + o->row) +
+           (double)n_each * o->task;
+}
+
+/* When threads have ended all tasks. */
+static double
+time_of_threads(const job *j, const overhead *o, int n_threads)
+{
+    ptrdiff_t n = rows_of(j->l), n_units = attn_divide_up(n, j->row_unit);
+    ptrdiff_t n_column_tasks = attn_divide_up(j->l->n_out, j->n_columns);
     ptrdiff_t n_tasks = j->n_row_tasks * n_column_tasks;
-    n_each = attn_divide_up(n_tasks, n_threads);
+    ptrdiff_t n_each = attn_divide_up(n_tasks, n_threads);
+    ptrdiff_t longest = attn_divide_up(n_units, j->n_row_tasks);
     /* If each thread has n_each tasks, longer and shorter ones even out; else one may have n_each
      * of the longest. */
     ptrdiff_t units = n_tasks == n_each * n_threads
                           ? attn_divide_up(n_units * n_column_tasks, n_threads)
-                          : n_each * attn_divide_up(n_units, j->n_row_tasks);
-    ptrdiff_t rows = units * j->row_unit;
-    return (double)((rows < n ? rows : n) + n_each * column) *
-           (double)(j->n_columns + row);
+                          : n_each * longest;
+    ptrdiff_t n_rows = units * j->row_unit;
+    ptrdiff_t limit = n * attn_divide_up(n_column_tasks, n_threads);
+    double time = time_of(o, n_each, n_rows < limit ? n_rows : limit, j->n_columns);
+
+    return time + o->late * time_of(o, 1, longest * j->row_unit, j->n_columns);
+}
+
+/* Splits columns into tasks of n_panels, and rows into so many that a thread has at most n_each
+ * tasks, unless rows are too few. */
+static void
+split_tiles(job *j, int n_threads, ptrdiff_t n_panels, ptrdiff_t n_each)
+{
+    const attn_linear_problem *l = j->l;
+    ptrdiff_t n_units = attn_divide_up(rows_of(l), j->row_unit);
+
+    j->n_columns = n_panels * ATTN_PANEL_COLUMNS;
+    if (j->n_columns > l->n_out) {
+        j->n_columns = l->n_out;
+    }
+    j->n_row_tasks = n_each * n_threads / attn_divide_up(l->n_out, j->n_columns);
+    if (j->n_row_tasks > n_units) {
+        j->n_row_tasks = n_units;
+    }
 }
 
 /* Splits so that the threads are done soonest, all at once. */
@@ -162,25 +211,50 @@ share_tiles(job *j, int n_threads)
                                           : ATTN_TASK_ROWS;
     ptrdiff_t n_row_tasks = attn_divide_up(rows_of(l), most);
     ptrdiff_t n_panels = attn_divide_up(l->n_out, ATTN_PANEL_COLUMNS);
+    overhead o = overhead_of(j, n_threads);
     int n_tried = n_threads > 2 ? N_TRIED : 1;
-    ptrdiff_t columns = 1, each = 1; /* of the best */
     double least = INFINITY;
 
     j->row_unit = l->many_rows     ? j->kernel->many_rows_unit
                   : reads_again(l) ? OWN_ROWS / 2
                                    : ATTN_TILE_ROWS;
-    for (ptrdiff_t n = 1; n <= n_threads && n <= n_panels; n++) {
-        ptrdiff_t n_least = attn_divide_up(n_row_tasks * n, n_threads);
-        for (ptrdiff_t n_each = n_least; n_each < n_least + n_tried; n_each++) {
-            double time = split_tiles(j, n_threads, n, n_each);
+    job best = *j;
+    for (ptrdiff_t n = 1, columns = 0; n <= n_tried * n_threads && n <= n_panels; n++) {
+        ptrdiff_t n_each = attn_divide_up(n_row_tasks * n, n_threads);
+        if (attn_divide_up(n_panels, n) == columns) {
+            continue;
+        }
+        columns = attn_divide_up(n_panels, n);
+        for (ptrdiff_t i = 0; i < n_tried; i++) {
+            split_tiles(j, n_threads, columns, n_each + i);
+            double time = time_of_threads(j, &o, n_threads);
             if (time < least * 63 / 64) { /* else rather fewer tasks */
                 least = time;
-                columns = n;
-                each = n_each;
+                best = *j;
             }
         }
     }
-    split_tiles(j, n_threads, columns, each);
+    *j = best;
+}
+
+/* Columns of a task, at most `most`, with which many threads are done soonest. Each task takes
+ * `task` multiplications besides. */
+static ptrdiff_t
+even_columns(const attn_linear_problem *l, int n_threads, ptrdiff_t most,
+             ptrdiff_t unit, double task)
+{
+    double column = attn_linear_work(l) / (double)l->n_out, least = INFINITY;
+    ptrdiff_t best = most;
+
+    for (ptrdiff_t n = most; n >= unit; n -= unit) {
+        ptrdiff_t n_each = attn_divide_up(attn_divide_up(l->n_out, n), n_threads);
+        double time = ((double)n_each + 0.5) * ((double)n * column + task);
+        if (time < least * 63 / 64) { /* else rather fewer tasks */
+            least = time;
+            best = n;
+        }
+    }
+    return best;
 }
 
 /* Splits columns only. Tasks of fewer rows have more columns, for the same number of outputs, but
@@ -189,11 +263,12 @@ share_tiles(job *j, int n_threads)
 static void
 share_columns(job *j, int n_threads)
 {
-    enum { ROUNDED_COLUMNS = 2048 };
+    enum { ROUNDED_COLUMNS = 2048, ROUND_ROW = 64 };
     const attn_linear_problem *l = j->l;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
     ptrdiff_t share = (l->n_out / n_threads + unit) / unit * unit;
+    double task = ATTN_WORK_OF_A_TASK;
 
     for (ptrdiff_t n = ATTN_FEW_ROWS / 2; n >= rows_of(l); n /= 2) {
         columns *= 2;
@@ -201,13 +276,16 @@ share_columns(job *j, int n_threads)
     for (ptrdiff_t n = ATTN_FEW_ROWS; n < rows_of(l); n *= 2) {
         columns /= 2;
     }
-    if (l->quantized != NULL && columns < ROUNDED_COLUMNS) {
-        columns = ROUNDED_COLUMNS;
+    if (l->quantized != NULL) {
+        columns = columns < ROUNDED_COLUMNS ? ROUNDED_COLUMNS : columns;
+        task += ROUND_ROW * (double)rows_of(l) * (double)l->n_in;
     }
     columns = columns / unit * unit;
+    columns = share < columns ? share : columns;
     j->n_row_tasks = 1;
     j->row_unit = rows_of(l);
-    j->n_columns = share < columns ? share : columns;
+    j->n_columns =
+        n_threads > 2 ? even_columns(l, n_threads, columns, unit, task) : columns;
 }
 
 double
@@ -222,9 +300,9 @@ attn_linear_work(const attn_linear_problem *l)
            ((double)l->batch.n * (double)l->n_rows + bytes * ATTN_WORK_OF_A_BYTE);
 }
 
-/* Splits a product into tasks; returns how many bytes of workspace each needs. */
+/* Splits one of n products into tasks; returns how many bytes of workspace each needs. */
 static size_t
-split(attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
+split(attn_linear_problem *l, int n, int n_threads, const attn_call *call, job *j)
 {
     bool all_bf16 = l->weight.dtype == ATTN_BF16 && l->quantized == NULL &&
                     (l->input.dtype == ATTN_BF16 ||
@@ -235,7 +313,8 @@ split(attn_linear_problem *l, int n_threads, const attn_call *call, job *j)
     assert(l->quantized == NULL || (l->packed && l->arithmetic == ATTN_F32));
     *j = (job){.l = l,
                .kernel = &attn_kernel_for(call->tier, l->arithmetic, all_bf16)->linear,
-               .tier = call->tier};
+               .tier = call->tier,
+               .n_products = n};
     l->many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
                    attn_get_tuning(ATTN_TUNE_MANY_ROWS);
     if (rows_of(l) == 0 || l->n_out == 0) {
@@ -282,7 +361,7 @@ attn_linears(int n, attn_linear_problem *const *problems,
     }
     int n_threads = attn_useful_threads(tasks.work, call->n_threads);
     for (int i = 0; i < n_jobs; i++) {
-        size_t size = split(i < n ? problems[i] : then[i - n],
+        size_t size = split(i < n ? problems[i] : then[i - n], n,
                             threads_of_each(n, n_threads), call, &jobs[i]);
         tasks.workspace_size =
             size > tasks.workspace_size ? size : tasks.workspace_size;
@@ -334,7 +413,8 @@ attn_linear_each(ptrdiff_t n, attn_linear_problem *l, const attn_linear_steps *s
     assert(l->bias.data == NULL && l->times.data == NULL && l->residual.data == NULL);
     tasks.work = (double)n * attn_linear_work(l);
     int n_threads = attn_useful_threads(tasks.work, call->n_threads);
-    tasks.workspace_size = split(l, n < n_threads ? n_threads : 1, call, &jobs.first);
+    tasks.workspace_size =
+        split(l, 1, n < n_threads ? n_threads : 1, call, &jobs.first);
     tasks.n = n * jobs.first.n_tasks;
     return attn_run_tasks(&tasks, call);
 }

@@ -70,6 +70,9 @@ int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
 /* How many multiplications repay waking one more thread: some 20 us of them. */
 #define ATTN_WORK_PER_THREAD 1e6
 
+/* Those that take as long as beginning a task. */
+#define ATTN_WORK_OF_A_TASK (ATTN_WORK_PER_THREAD / 8)
+
 /* Multiplications that take as long as reading a byte of keys, values or weights from beyond the
  * first-level cache, which takes most of a call with few queries or rows. One thread reads some
  * 25 GB/s, and multiplies 50e9 times a second. */
