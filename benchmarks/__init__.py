@@ -4,7 +4,7 @@ cases, layers, backward          problems: shapes, options, arrays, amount of wo
 rows, groups                     which cases are measured, and what they should reach
 peers, ways, onnx_ways, tensors, lazily      how each library computes a case
 measure, apart, children         one row timed; libraries in processes of their own
-machine                          the machine's limits, by peak.c
+machine, quiet                   the machine's limits, by peak.c; who disturbs a sample
 memory, footprint, overhead      memory of a call, size of an installation, a tiny call
 compare                          two revisions
 bounds, kinds                    what a row's time goes to, by samples of perf
