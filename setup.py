@@ -79,7 +79,7 @@ if sys.platform == "win32":
     warnings_as_errors.append("-Wno-float-conversion")
 
 # Neither the binding nor the core has loops that last: a third of their size is worth
-# more.
+# more. Nor has the scalar tier, which waits for fma(): it may be a call.
 small_args = ["-Os"]
 # Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
@@ -88,6 +88,12 @@ small_args = ["-Os"]
 shorter = ("*_f64", "amx_bf16_f32", "avx2_bytes")
 shorter_args = ["-O2"]
 shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
+# Copies of loops and functions for some arguments take 13 kB and gain nothing.
+kernel_args_of_gcc = [
+    "-fno-version-loops-for-strides",
+    "-fno-split-loops",
+    "-fno-ipa-cp-clone",
+]
 
 # What compilers read from the environment, beside CFLAGS and the like.
 compiler_environment = [
@@ -180,6 +186,7 @@ class BuildOnce(build_ext):
             shorter,
             shorter_args,
             shorter_args_of_gcc,
+            kernel_args_of_gcc,
             [os.environ.get(name) for name in compiler_environment],
             [self.debug, self.define, self.undef],
         ]
@@ -219,11 +226,12 @@ class BuildOnce(build_ext):
     def optimising(self, source):
         """The options for some files, which come after those for all."""
         path = Path(source)
-        if path.parent.name != "isa":
+        if path.parent.name != "isa" or path.match("scalar_*.c"):
             return small_args
-        if not any(path.match(f"{name}.c") for name in shorter):
-            return []
-        return shorter_args + (shorter_args_of_gcc if self.by_gcc else [])
+        args = kernel_args_of_gcc if self.by_gcc else []
+        if any(path.match(f"{name}.c") for name in shorter):
+            args = args + shorter_args + (shorter_args_of_gcc if self.by_gcc else [])
+        return args
 
     def list_headers(self):
         """The option that lists a file's headers, unless for two architectures.
