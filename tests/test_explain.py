@@ -1,10 +1,12 @@
 """explain(): its counts are those of the masks, and its ways those that calls take."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 from support import reference
+from support.comparisons import assert_same_bits
 
 import attnpy
 from attnpy import _attnpy
@@ -102,6 +104,23 @@ def test_keys_are_shared_where_tasks_are_few():
         lambda: attnpy.attention(query, key, key, num_threads=3), notes
     )
     assert ran >= math.ceil(100_000 / 512)  # chunks
+
+
+@pytest.mark.parametrize(
+    ("n_threads", "shares"),
+    [(2, False), (4, False), (5, False), (6, True), (7, True), (8, False), (9, True)],
+)
+def test_keys_are_shared_where_tasks_would_leave_threads_idle(n_threads, shares):
+    query, key = np.ones((32, 1, 64), np.float32), np.ones((8, 4096, 64), np.float32)
+    options, notes = {"num_threads": n_threads}, np.zeros((100, 3), np.int64)
+    found = attnpy.explain(query, key, key, **options)
+    call = functools.partial(attnpy.attention, query, key, key, **options)
+    ran = _attnpy.watch_tasks(call, notes)
+    assert (found.shares_keys, found.num_threads) == (shares, n_threads)
+    # 8 chunks of 8 heads, then these heads; or the heads alone.
+    most = np.unique(notes[:ran, 0], return_counts=True)[1].max()
+    assert most >= 6 * n_threads if shares else ran == 8
+    assert_same_bits(call(), attnpy.attention(query, key, key, num_threads=1))
 
 
 def test_a_plan_explains_what_its_arrays_hold_now():

@@ -489,6 +489,21 @@ def test_threads_have_even_shares_of_a_product(
         assert count(1) == -(-n_rows // (256 if many_rows else 64))
 
 
+@needs_test_hooks
+@pytest.mark.parametrize("n_threads", [4, 7, 8, 13, 16])
+@pytest.mark.parametrize(
+    "shape", [(4, 1024, 1536), (128, 384, 1536), (256, 512, 1024), (2048, 64, 384)]
+)
+def test_many_threads_have_tasks_left_when_one_of_them_is_late(shape, n_threads):
+    n_rows, n_in, n_out = shape
+    call = functools.partial(linear, normal(n_rows, n_in), normal(n_in, n_out))
+    n = _attnpy.watch_tasks(
+        functools.partial(call, num_threads=n_threads), np.zeros((9, 3), np.int64)
+    )
+    assert 1.2 * n_threads < n <= 12 * n_threads
+    assert_same_bits(call(num_threads=n_threads), call(num_threads=1))
+
+
 @pytest.mark.quick(shape=((2, 97, 130, 400),))
 @pytest.mark.parametrize(
     "shape", [(1, 96, 131, 48), (2, 97, 130, 400), (3, 171, 257, 100), (2, 96, 0, 96)]

@@ -379,6 +379,17 @@ attn_choose_task_rows(attn_problem *p, int n_threads)
     }
 }
 
+/* Do so many tasks leave more than a quarter of the threads' time unused? Two threads rather wait
+ * for each other than combine results, and many rows make many tasks. */
+static bool
+are_uneven(const attn_problem *p, ptrdiff_t n_tasks, ptrdiff_t n_threads)
+{
+    ptrdiff_t rounds = attn_divide_up(n_tasks, n_threads);
+
+    return n_threads > 2 && p->group * p->n_queries <= ATTN_TASK_ROWS &&
+           4 * n_tasks < 3 * rounds * n_threads;
+}
+
 attn_arrangement
 attn_arrange(const attn_problem *p, int n_threads)
 {
@@ -386,9 +397,9 @@ attn_arrange(const attn_problem *p, int n_threads)
                           .work = attn_attention_work(p)};
 
     a.n_threads = attn_threads_for(a.n_tasks, a.work, n_threads);
-    if (p->n_keys > ATTN_CHUNK && a.n_tasks > 0 && a.n_tasks < n_threads) {
+    if (p->n_keys > ATTN_CHUNK && a.n_tasks > 0) {
         n_threads = attn_useful_threads(a.work, n_threads);
-        if (a.n_tasks < n_threads) {
+        if (a.n_tasks < n_threads || are_uneven(p, a.n_tasks, n_threads)) {
             a.shares_keys = true;
             a.n_threads = n_threads;
         }
