@@ -1,8 +1,8 @@
 /* Threads, jobs and fork.
  *
- * Several calls may run at once: each is a job in a list, and idle workers join the first
- * one that has room and work left. A child of fork starts without workers and makes its
- * own. */
+ * Several calls may run at once: each is a job, and idle workers join the first one that has
+ * room. They join and leave by atomic operations. Posting a job, going to sleep and waking
+ * happen under a lock. A child of fork starts without workers and makes its own. */
 #define _GNU_SOURCE /* clock_gettime, sched_getcpu */
 #include "core/pool.h"
 
@@ -15,34 +15,59 @@
 #include <sched.h>
 #include <time.h>
 
-#define SPINS 2000 /* before sleeping until a job ends */
+#define N_JOBS 16  /* at once; the callers of others work alone */
+#define N_CALLED 4 /* workers that a thread wakes; each of them wakes as many */
+#define SPINS 2000 /* before sleeping until a job ends, or until the lock is free */
+#define APART _Alignas(128) /* two cache lines, which some CPUs fetch together */
 
-typedef struct job {
-    struct job *next;
-    attn_body body;
+/* Indices that threads take in turn. */
+typedef struct {
+    APART atomic_ptrdiff_t next;
+    ptrdiff_t end;
+} run;
+
+/* Its state, which counts workers: those that are at it, and those that it has room for; and says
+ * whether the caller sleeps until the former are none. */
+#define ONE_ACTIVE 1u
+#define ACTIVE 0xffffu
+#define ONE_ROOM 0x10000u
+#define ROOM 0x7fff0000u
+#define AWAITED 0x80000000u
+
+typedef struct {
+    APART atomic_uint state;
+    APART attn_body body; /* what follows changes only while nobody is at it */
     void *context;
     attn_control *control;
-    ptrdiff_t n;
-    atomic_ptrdiff_t claimed; /* indices handed out; beyond n: none left */
-    atomic_ptrdiff_t *runs;   /* the next index of each thread's run; or NULL */
-    int n_runs;               /* 0 without threads */
-    int room;                 /* workers that may still join; under the lock */
-    int joined;               /* workers that ever joined; under the lock */
-    atomic_int active;        /* workers at it now; changed under the lock */
-    int generation;           /* of the process that it began in */
-    int cpu;                  /* of the caller, when it began */
-    pthread_cond_t left;      /* signalled when active becomes 0 */
+    run *runs; /* one that all threads share, or one for each */
+    int n_runs;
+    int n_threads;
+    int generation;  /* of the process that it began in */
+    int cpu;         /* of the caller, when it began */
+    pthread_t owner; /* the caller */
+    atomic_bool taken;
 } job;
 
-static struct {
+typedef struct worker {
+    struct worker *next; /* in the list of those that sleep */
     pthread_mutex_t lock;
-    pthread_cond_t work; /* signalled when a job comes in */
-    job *jobs;
+    pthread_cond_t wake;
+    bool called; /* under its lock */
+} worker;
+
+static job jobs[N_JOBS];
+static run runs_of_jobs[N_JOBS][ATTN_MAX_THREADS];
+
+static struct {
+    APART atomic_uint n_posted; /* counts jobs */
+    APART pthread_mutex_t lock; /* for what follows */
+    pthread_cond_t left;        /* signalled when an awaited job has no more workers */
+    worker *asleep;
     int n_workers;
+    int n_awake;
     int generation; /* counts forks */
     bool prepared_for_fork;
-    atomic_uint n_posted; /* counts jobs; changed under the lock */
-} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 static atomic_llong spin_time = 60000;
 
@@ -58,64 +83,166 @@ attn_get_spin_time(void)
     return atomic_load(&spin_time);
 }
 
-static bool
-has_work(job *j)
-{
-    return j->room > 0 &&
-           atomic_load_explicit(&j->claimed, memory_order_relaxed) < j->n;
-}
-
-/* The index where a run begins, or where the one before it ends. */
-static ptrdiff_t
-begin_of_run(const job *j, int run)
-{
-    return j->n / j->n_runs * run + j->n % j->n_runs * run / j->n_runs;
-}
-
-/* The next index of a worker's run or, behind that, of the next run that has one; negative
- * where none is left. */
-static ptrdiff_t
-claim(job *j, int worker)
-{
-    ptrdiff_t i = atomic_fetch_add_explicit(&j->claimed, 1, memory_order_relaxed);
-
-    if (i >= j->n) {
-        return -1;
-    }
-    while (j->runs != NULL) { /* ends: as many claims succeed as runs have indices */
-        i = atomic_fetch_add_explicit(&j->runs[worker], 1, memory_order_relaxed);
-        if (i < begin_of_run(j, worker + 1)) {
-            break;
-        }
-        worker = (worker + 1) % j->n_runs;
-    }
-    return i;
-}
-
-/* Works on a job until no index is left. */
+/* Takes the pool's lock, which is held for less time than a thread takes to sleep and wake. */
 static void
-drain(job *j, int worker)
+lock_pool(void)
 {
-    for (;;) {
-        ptrdiff_t i = claim(j, worker);
-        if (i < 0 || attn_should_stop(j->control, worker == 0)) {
+    for (int i = 0; i < SPINS; i++) {
+        if (pthread_mutex_trylock(&pool.lock) == 0) {
             return;
         }
-        j->body(j->context, i, worker);
+        attn_cpu_pause();
+    }
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void
+unlock_pool(void)
+{
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* ---- At a job ----------------------------------------------------------------------- */
+
+/* Joins the first job that has room, if any, as the worker of this number. */
+static job *
+join(int *number)
+{
+    for (job *j = jobs; j < jobs + N_JOBS; j++) {
+        unsigned state = atomic_load(&j->state);
+        while ((state & ROOM) != 0) {
+            if (atomic_compare_exchange_weak(&j->state, &state,
+                                             state - ONE_ROOM + ONE_ACTIVE)) {
+                *number = j->n_threads - (int)((state & ROOM) / ONE_ROOM);
+                return j;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Works on a job until no index is left: on its own run, then on those of others. */
+static void
+drain(job *j, int number)
+{
+    for (int n = 0; n < j->n_runs; n++) {
+        run *r = &j->runs[(number + n) % j->n_runs];
+        if (n > 0 && atomic_load_explicit(&r->next, memory_order_relaxed) >= r->end) {
+            continue; /* reading leaves the line in the caches of others */
+        }
+        for (;;) {
+            ptrdiff_t i = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+            if (i >= r->end) {
+                break;
+            }
+            if (attn_should_stop(j->control, number == 0)) {
+                return;
+            }
+            j->body(j->context, i, number);
+        }
     }
 }
 
-/* Spins for a while until a job after the `seen`-th is posted: the steps of a layer follow each
- * other sooner than a thread can be woken. */
+/* Lets nobody join a job any more. */
 static void
-watch_for_job(unsigned seen)
+close_job(job *j)
 {
-    int64_t end = attn_monotonic_time() + attn_get_spin_time();
-
-    while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen &&
-           attn_monotonic_time() < end) {
-        attn_cpu_pause();
+    if ((atomic_load(&j->state) & ROOM) != 0) {
+        atomic_fetch_and(&j->state, ~ROOM);
     }
+}
+
+/* Takes a worker from a job, which has no index left. The job may be another one afterwards. */
+static void
+leave(job *j)
+{
+    close_job(j);
+    if (atomic_fetch_sub(&j->state, ONE_ACTIVE) == (AWAITED | ONE_ACTIVE)) {
+        lock_pool();
+        pthread_cond_broadcast(&pool.left);
+        unlock_pool();
+    }
+}
+
+static bool
+has_workers(job *j)
+{
+    return (atomic_load(&j->state) & ACTIVE) != 0;
+}
+
+/* ---- Workers ------------------------------------------------------------------------ */
+
+/* Takes sleeping workers to wake, as far as jobs have more places than workers are awake; returns
+ * how many. Under the lock. */
+static int
+choose(worker *called[N_CALLED])
+{
+    int wanted = -pool.n_awake, n = 0;
+
+    if (pool.asleep == NULL) {
+        return 0;
+    }
+    for (int i = 0; i < N_JOBS; i++) {
+        unsigned state = atomic_load(&jobs[i].state);
+        wanted += (int)((state & ROOM) / ONE_ROOM + (state & ACTIVE));
+    }
+    for (; n < N_CALLED && n < wanted && pool.asleep != NULL; n++) {
+        called[n] = pool.asleep;
+        pool.asleep = called[n]->next;
+        pool.n_awake++;
+    }
+    return n;
+}
+
+static void
+call(worker *called[N_CALLED], int n)
+{
+    for (int i = 0; i < n; i++) {
+        pthread_mutex_lock(&called[i]->lock);
+        called[i]->called = true;
+        pthread_mutex_unlock(&called[i]->lock);
+        pthread_cond_signal(&called[i]->wake);
+    }
+}
+
+static bool
+any_room(void)
+{
+    for (int i = 0; i < N_JOBS; i++) {
+        if ((atomic_load(&jobs[i].state) & ROOM) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sleeps until called; not at all if a job has room. */
+static void
+sleep_until_called(worker *me)
+{
+    worker *called[N_CALLED];
+
+    lock_pool();
+    if (any_room()) {
+        unlock_pool();
+        return;
+    }
+    me->next = pool.asleep;
+    pool.asleep = me;
+    pool.n_awake--;
+    unlock_pool();
+
+    pthread_mutex_lock(&me->lock);
+    while (!me->called) {
+        pthread_cond_wait(&me->wake, &me->lock);
+    }
+    me->called = false;
+    pthread_mutex_unlock(&me->lock);
+
+    lock_pool();
+    int n = choose(called);
+    unlock_pool();
+    call(called, n);
 }
 
 /* The CPU that this thread is on; negative where the system does not say. */
@@ -129,67 +256,88 @@ current_cpu(void)
 #endif
 }
 
+/* Until when a worker that leaves a job of this caller spins: the steps of a layer follow each
+ * other sooner than a thread can be woken. On the caller's CPU it would slow the caller down. */
+static int64_t
+end_of_spinning(int callers_cpu)
+{
+    if (callers_cpu >= 0 && current_cpu() == callers_cpu) {
+        return 0;
+    }
+    return attn_monotonic_time() + attn_get_spin_time();
+}
+
+/* Spins until a job after the `seen`-th is posted; false if that is not before the end. */
+static bool
+watch_for_job(unsigned seen, int64_t end)
+{
+    while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen) {
+        if (attn_monotonic_time() >= end) {
+            return false;
+        }
+        attn_cpu_pause();
+    }
+    return true;
+}
+
 static void *
 work(void *unused)
 {
-    bool watched = true; /* has spun since the last job, or must not spin */
+    worker me = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    int64_t end = 0; /* of spinning */
 
     (void)unused;
-    pthread_mutex_lock(&pool.lock);
     for (;;) {
-        job *j = pool.jobs;
-        while (j != NULL && !has_work(j)) {
-            j = j->next;
-        }
-        if (j == NULL && !watched) {
-            unsigned seen = atomic_load(&pool.n_posted);
-            watched = true;
-            pthread_mutex_unlock(&pool.lock);
-            watch_for_job(seen);
-            pthread_mutex_lock(&pool.lock);
-            continue;
-        }
-        if (j == NULL) {
-            pthread_cond_wait(&pool.work, &pool.lock);
-            continue;
-        }
-        int worker = ++j->joined, callers_cpu = j->cpu;
-        j->room--;
-        atomic_fetch_add(&j->active, 1);
-        pthread_mutex_unlock(&pool.lock);
-        drain(j, worker);
-        /* Spinning on the caller's CPU would slow the caller down. */
-        watched = callers_cpu >= 0 && current_cpu() == callers_cpu;
-        pthread_mutex_lock(&pool.lock);
-        if (atomic_fetch_sub(&j->active, 1) == 1) {
-            pthread_cond_signal(&j->left);
+        unsigned seen = atomic_load(&pool.n_posted);
+        int number;
+        job *j = join(&number);
+        if (j != NULL) {
+            int callers_cpu = j->cpu;
+            drain(j, number);
+            leave(j);
+            end = end_of_spinning(callers_cpu);
+        } else if (!watch_for_job(seen, end)) {
+            sleep_until_called(&me);
         }
     }
     return NULL;
 }
 
+/* ---- Fork --------------------------------------------------------------------------- */
+
 static void
 before_fork(void)
 {
-    pthread_mutex_lock(&pool.lock);
+    lock_pool();
 }
 
 static void
 after_fork_in_parent(void)
 {
-    pthread_mutex_unlock(&pool.lock);
+    unlock_pool();
 }
 
-/* Only the forking thread lives on: no workers, no jobs. */
+/* Only the forking thread lives on: no workers, and no jobs but its own, which nobody joins. */
 static void
 after_fork_in_child(void)
 {
-    pool.jobs = NULL;
+    for (job *j = jobs; j < jobs + N_JOBS; j++) {
+        if (atomic_load(&j->taken) && pthread_equal(j->owner, pthread_self())) {
+            close_job(j);
+        } else {
+            atomic_store(&j->state, 0);
+            atomic_store(&j->taken, false);
+        }
+    }
+    pool.asleep = NULL;
     pool.n_workers = 0;
+    pool.n_awake = 0;
     pool.generation++;
     pthread_mutex_init(&pool.lock, NULL);
-    pthread_cond_init(&pool.work, NULL);
+    pthread_cond_init(&pool.left, NULL);
 }
+
+/* ---- Callers ------------------------------------------------------------------------ */
 
 /* Makes sure of up to n workers; fewer where threads cannot be created. Under the lock. */
 static void
@@ -203,91 +351,115 @@ hire(int n)
     }
     while (pool.n_workers < n && attn_hook.create_thread(work, NULL) == 0) {
         pool.n_workers++;
+        pool.n_awake++;
     }
 }
 
-/* Waits until no worker is at the job, which is no longer listed. No index is left, but a
- * worker's task may take long, so this polls while it waits. Under the lock. */
+static void
+work_alone(ptrdiff_t n, attn_body body, void *context, attn_control *control)
+{
+    for (ptrdiff_t i = 0; i < n && !attn_should_stop(control, true); i++) {
+        body(context, i, 0);
+    }
+}
+
+/* A job that nobody has; NULL if there is none. Under the lock. */
+static job *
+take_job(void)
+{
+    for (job *j = jobs; j < jobs + N_JOBS; j++) {
+        if (!atomic_load(&j->taken)) {
+            atomic_store(&j->taken, true);
+            j->owner = pthread_self();
+            return j;
+        }
+    }
+    return NULL;
+}
+
+/* Cuts n indices into the runs of a job, of which each thread has one, or all the same. */
+static void
+cut(job *j, ptrdiff_t n, int n_runs)
+{
+    j->runs = runs_of_jobs[j - jobs];
+    j->n_runs = n_runs;
+    for (int i = 0; i < n_runs; i++) {
+        atomic_init(&j->runs[i].next, n / n_runs * i + n % n_runs * i / n_runs);
+        j->runs[i].end = n / n_runs * (i + 1) + n % n_runs * (i + 1) / n_runs;
+    }
+}
+
+/* Sleeps until no worker is at a closed job. A worker's task may take long, so this polls while
+ * it waits. In a child of a fork, which a poll may have made, nobody is waited for. */
 static void
 wait_for_workers(job *j)
 {
-    while (atomic_load(&j->active) > 0 && j->generation == pool.generation) {
+    lock_pool();
+    atomic_fetch_or(&j->state, AWAITED);
+    while (has_workers(j) && j->generation == pool.generation) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += ATTN_POLL_INTERVAL;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        if (pthread_cond_timedwait(&j->left, &pool.lock, &until) == ETIMEDOUT) {
-            pthread_mutex_unlock(&pool.lock);
+        if (pthread_cond_timedwait(&pool.left, &pool.lock, &until) == ETIMEDOUT) {
+            unlock_pool();
             attn_should_stop(j->control, true);
-            pthread_mutex_lock(&pool.lock);
+            lock_pool();
         }
     }
+    unlock_pool();
 }
 
+/* Ends a job for the caller, when no index is left. */
 static void
-unlist(job *gone)
+end_job(job *j)
 {
-    job **link = &pool.jobs;
-    while (*link != gone) {
-        link = &(*link)->next;
+    close_job(j);
+    for (int i = 0; i < SPINS && has_workers(j); i++) {
+        attn_cpu_pause();
     }
-    *link = gone->next;
-}
-
-/* Ends a job for the caller, when no index is left. In a child of a fork, which a poll may have
- * made, there is no worker to wait for, and the tasks they were at are lost. */
-static void
-leave(job *j)
-{
-    pthread_mutex_lock(&pool.lock);
-    if (j->generation == pool.generation) {
-        unlist(j);
+    if (has_workers(j)) {
         wait_for_workers(j);
     }
-    if (j->generation != pool.generation && atomic_load(&j->active) > 0) {
+    if (has_workers(j)) { /* in a child of a fork: the tasks they were at are lost */
         j->control->lost = true;
         attn_stop(j->control);
     }
-    pthread_mutex_unlock(&pool.lock);
+    atomic_store(&j->taken, false);
 }
 
 void
 attn_parallel_for(ptrdiff_t n, int n_threads, bool in_runs, attn_body body,
                   void *context, attn_control *control)
 {
-    job j = {.body = body, .context = context, .control = control, .n = n};
-    atomic_ptrdiff_t runs[ATTN_MAX_THREADS];
+    worker *called[N_CALLED];
+    int n_called = 0;
+    job *j = NULL;
 
-    if (n_threads <= 1) {
-        drain(&j, 0);
+    if (n_threads > 1) {
+        lock_pool();
+        j = take_job();
+        if (j != NULL) {
+            hire(n_threads - 1);
+            j->body = body;
+            j->context = context;
+            j->control = control;
+            j->n_threads = n_threads;
+            j->generation = pool.generation;
+            j->cpu = current_cpu();
+            cut(j, n, in_runs ? n_threads : 1);
+            atomic_store(&j->state, (unsigned)(n_threads - 1) * ONE_ROOM);
+            atomic_fetch_add(&pool.n_posted, 1);
+            n_called = choose(called);
+        }
+        unlock_pool();
+    }
+    if (j == NULL) {
+        work_alone(n, body, context, control);
         return;
     }
-    j.n_runs = n_threads;
-    for (int i = 0; i < n_threads && in_runs; i++) {
-        atomic_init(&runs[i], begin_of_run(&j, i));
-        j.runs = runs;
-    }
-    j.room = n_threads - 1;
-    j.cpu = current_cpu();
-    pthread_cond_init(&j.left, NULL);
-    pthread_mutex_lock(&pool.lock);
-    hire(n_threads - 1);
-    j.generation = pool.generation;
-    j.next = pool.jobs;
-    pool.jobs = &j;
-    atomic_fetch_add(&pool.n_posted, 1);
-    for (int i = 1; i < n_threads; i++) {
-        pthread_cond_signal(&pool.work);
-    }
-    pthread_mutex_unlock(&pool.lock);
-
-    drain(&j, 0);
-    for (int i = 0; i < SPINS && atomic_load(&j.active) > 0; i++) {
-        attn_cpu_pause();
-    }
-    leave(&j);
-    if (j.generation == pool.generation) {
-        pthread_cond_destroy(&j.left);
-    }
+    call(called, n_called);
+    drain(j, 0);
+    end_job(j);
 }

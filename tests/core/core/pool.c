@@ -27,7 +27,7 @@ rest(void)
 
 /* ---- The loop ----------------------------------------------------------------------- */
 
-enum { MAX_INDICES = 1000, MAX_WORKERS = 33 };
+enum { MAX_INDICES = 1000, MAX_WORKERS = 64 };
 
 typedef struct {
     int n_threads;
@@ -258,7 +258,7 @@ test_poll_ends_a_call_early(void)
 
 /* ---- Callers at once ---------------------------------------------------------------- */
 
-enum { N_CALLERS = 8, N_CALLS = 5 };
+enum { N_CALLERS = 20, N_CALLS = 5 }; /* more than the pool has jobs at once */
 
 typedef struct {
     pthread_t thread;
