@@ -76,7 +76,8 @@ class _Writer:
         else:
             self.model = CausalDecoder.from_gguf(self.file, dtype=options.dtype)
         self.rng = np.random.default_rng(options.seed)
-        self.counts, self.seconds = [0, 0], [0.0, 0.0]
+        self.n_read, self.n_written, self.n_answers = 0, 0, 0
+        self.seconds = [0.0, 0.0]  # until the first token of an answer, and after it
 
     def go_on(self, prompt: str) -> None:
         """Write a text and what follows it."""
@@ -164,25 +165,39 @@ class _Writer:
         _write(prompt)
         for i, token in enumerate(tokens):
             now = time.perf_counter()
-            self.counts[i > 0] += 1 if i else len(ids) - cached
             self.seconds[i > 0] += now - begun
+            if i == 0:
+                self.n_read += len(ids) - cached
+                self.n_answers += 1
+            self.n_written += 1
             begun = now
             yield int(token)  # first, so that no token is written and not kept
             _write(text.add(int(token)))
         _write(text.rest())
 
     def report(self) -> None:
-        """Say how fast the tokens of texts were read, and how fast others came."""
-        parts = [
-            f"{count} token{'s' if count > 1 else ''} {what} in {seconds:.2f} s "
-            f"({count / seconds:.1f} a second)"
-            for count, seconds, what in zip(
-                self.counts, self.seconds, ("read", "written"), strict=True
-            )
-            if count
-        ]
-        if parts:
-            print("; ".join(parts), file=sys.stderr)
+        """Say how fast the tokens of texts were read, and how fast others came.
+
+        Reading gives the first token of an answer: only the others have a time.
+        """
+        if not self.n_written:
+            return
+        reading, writing = self.seconds
+        text = f"{_tokens(self.n_read)} read in {_rate(self.n_read, reading)}"
+        text += f"; {_tokens(self.n_written)} written"
+        later = self.n_written - self.n_answers
+        if later:
+            each = " of each answer" if self.n_answers > 1 else ""
+            text += f", all but the first{each} in {_rate(later, writing)}"
+        print(text, file=sys.stderr)
+
+
+def _tokens(n: int) -> str:
+    return f"{n} token{'' if n == 1 else 's'}"
+
+
+def _rate(n: int, seconds: float) -> str:
+    return f"{seconds:.2f} s ({n / seconds:.1f} a second)"
 
 
 class _Text:

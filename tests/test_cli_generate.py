@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -55,8 +56,38 @@ def test_it_writes_the_text_and_what_follows_it(call, file):
     assert done.returncode == 0
     assert done.stdout == expected(file, "the cat", 40) + "\n"
     assert done.stderr.count("\n") == 1
-    for part in ("6 tokens read in ", "39 tokens written in ", "a second)"):
-        assert part in done.stderr
+    assert_says(done.stderr, 6, "40 tokens written, all but the first", 39)
+
+
+def assert_says(line, n_read, what, n_timed):
+    """How many tokens a second is what it says of how many, and of their time."""
+    found = re.fullmatch(
+        rf"{n_read} tokens? read in ([\d.]+) s \(([\d.]+) a second\); {what}"
+        r"( in ([\d.]+) s \(([\d.]+) a second\))?\n",
+        line,
+    )
+    assert found, line
+    times = [(n_read, *found.groups()[:2])]
+    assert bool(found[3]) == (n_timed > 0)
+    times += [(n_timed, *found.groups()[3:])] if n_timed else []
+    for n, seconds, rate in times:
+        seconds, rate = float(seconds), float(rate)
+        assert n / (seconds + 0.006) < rate + 0.06
+        assert seconds < 0.006 or n / (seconds - 0.006) > rate - 0.06
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("n", "what"),
+    [
+        (1, "1 token written"),
+        (2, "2 tokens written, all but the first"),
+        (20, "20 tokens written, all but the first"),
+    ],
+)
+def test_it_counts_all_tokens_that_it_writes(call, file, n, what):
+    done = call(file, "the cat", "--max-tokens", n)
+    assert_says(done.stderr, 6, what, n - 1)
 
 
 @pytest.mark.quick
@@ -70,7 +101,7 @@ def test_it_stops_at_the_files_end_token(call, file, tmp_path):
     n = new.index(new[4]) + 1
     done = call(path, "x", "--max-tokens", 20)
     assert done.stdout == expected(path, "x", 20) + "\n"
-    assert f"{n - 1} tokens written" in done.stderr
+    assert f"{n} tokens written" in done.stderr
 
 
 @pytest.mark.quick
@@ -178,8 +209,11 @@ def test_turns_are_those_of_the_whole_conversation(call, file):
     done = call(file, "--chat", "--max-tokens", 12, said=text)
     assert (done.returncode, done.stdout.endswith("\n")) == (0, True)
     assert done.stdout == "".join(f"{text}\n" for text in conversation(file, said, 12))
-    assert "36 tokens written" not in done.stderr  # the first of each is not counted
-    assert "33 tokens written" in done.stderr
+    n_read = int(done.stderr.split()[0])
+    assert_says(
+        *(done.stderr, n_read, "36 tokens written, all but the first of each answer"),
+        33,
+    )
 
 
 @pytest.mark.quick
