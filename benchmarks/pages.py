@@ -197,6 +197,8 @@ def misses(stores):
     """A page of every row that did not reach what it should."""
     parts = [HIDDEN, "# Where rows of the pages miss", MISSES]
     for store in stores.values():
+        if not any("missed" in row for row in store["rows"]):
+            continue
         heading = store["title"][0].upper() + store["title"][1:]
         parts += [f"## {heading}", report.summary(store["rows"])]
         parts += report.misses(store["rows"], store.get("bounds", ()))

@@ -637,6 +637,7 @@ def test_speeds_with_many_threads_are_over_that_of_attnpy_with_one(tmp_path):
         "| a | 1 | 1 s | 1 | 2.00 (2.00-2.00) |",
         "| a | 4 | 1 s | 3.00 (3.00-3.00) | 1.50 (1.50-1.50) |",
     ]
+    assert "## " not in pages.misses({"x": {"title": "y", "rows": found}})  # no targets
     pytest.importorskip("matplotlib")
     assert plots.draw(found, tmp_path, "x") == [("scaling", tmp_path / "x_scaling.png")]
 
