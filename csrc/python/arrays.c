@@ -2,6 +2,7 @@
 #include "python/arrays.h"
 
 #include "core/cpu.h"
+#include "core/half.h"
 #include "python/memory.h"
 #include "python/objects.h"
 
@@ -62,28 +63,6 @@ convert(PyArrayObject **array, int type, int flags)
     return 0;
 }
 
-int
-py_cast_array(PyArrayObject **array, int type)
-{
-    return PyArray_TYPE(*array) == type && PyArray_ISBEHAVED_RO(*array)
-               ? 0
-               : convert(array, type, 0);
-}
-
-int
-py_make_contiguous(PyArrayObject **array, int type)
-{
-    return PyArray_TYPE(*array) == type && PyArray_ISCARRAY_RO(*array)
-               ? 0
-               : convert(array, type, NPY_ARRAY_C_CONTIGUOUS);
-}
-
-int
-py_copy_as(PyArrayObject **array, int type)
-{
-    return convert(array, type, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY);
-}
-
 /* The type number of ml_dtypes.bfloat16, or -1 if that package is not loaded: then no
  * array can have it. Out of memory: -1 and an error. */
 static int
@@ -141,6 +120,56 @@ py_dtype_of(int type)
 
     (void)py_storage_of(type, &dtype);
     return dtype;
+}
+
+/* Replaces a contiguous array of bfloat16 by one of float. NumPy first looks for the functions of
+ * a foreign dtype, which takes longer than converting a bias or a norm; a layer has ten. */
+static int
+widen(PyArrayObject **array)
+{
+    PyArrayObject *made =
+        py_new_array(PyArray_NDIM(*array), PyArray_DIMS(*array), NPY_FLOAT);
+
+    if (made == NULL) {
+        return -1;
+    }
+    const uint16_t *from = PyArray_DATA(*array);
+    float *to = PyArray_DATA(made);
+    for (npy_intp i = 0; i < PyArray_SIZE(made); i++) {
+        to[i] = attn_from_bf16(from[i]);
+    }
+    Py_SETREF(*array, made);
+    return 0;
+}
+
+int
+py_cast_array(PyArrayObject **array, int type)
+{
+    attn_dtype own;
+
+    if (PyArray_TYPE(*array) == type && PyArray_ISBEHAVED_RO(*array)) {
+        return 0;
+    }
+    if (type == NPY_FLOAT && PyArray_ISCARRAY_RO(*array) &&
+        py_storage_of(PyArray_TYPE(*array), &own) && own == ATTN_BF16) {
+        return widen(array);
+    }
+    return convert(array, type, 0);
+}
+
+int
+py_make_contiguous(PyArrayObject **array, int type)
+{
+    if (!PyArray_ISCARRAY_RO(*array)) {
+        return convert(array, type, NPY_ARRAY_C_CONTIGUOUS);
+    }
+    return py_cast_array(array, type);
+}
+
+int
+py_copy_as(PyArrayObject **array, int type)
+{
+    return convert(array, type, NPY_ARRAY_CARRAY | NPY_ARRAY_ENSURECOPY);
 }
 
 int
