@@ -78,14 +78,15 @@ if sys.platform == "win32":
     # MinGW's isnan() converts.
     warnings_as_errors.append("-Wno-float-conversion")
 
-# Neither the binding nor the core has loops that last: a third of their size is worth
-# more. Nor has the scalar tier, which waits for fma(): it may be a call.
+# Neither the binding nor the core has loops that last, but for core/optimize.c: a third
+# of their size is worth more. Nor has the scalar tier, which waits for fma(): it may be
+# a call.
 small_args = ["-Os"]
 # Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
 # worth it, nor for AMX, which it makes 1 % faster; it makes AVX2 on bytes slower. But
 # GCC's -O2 makes no vectors of loops over arrays of any length.
-shorter = ("*_f64", "amx_bf16_f32", "avx2_bytes")
+shorter = ("*_f64", "amx_bf16_f32", "avx2_bytes", "core/optimize")
 shorter_args = ["-O2"]
 shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 # Copies of loops and functions for some arguments take 13 kB and gain nothing.
@@ -226,7 +227,8 @@ class BuildOnce(build_ext):
     def optimising(self, source):
         """The options for some files, which come after those for all."""
         path = Path(source)
-        if path.parent.name != "isa" or path.match("scalar_*.c"):
+        has_loops = path.parent.name == "isa" or path.match("core/optimize.c")
+        if not has_loops or path.match("scalar_*.c"):
             return small_args
         args = kernel_args_of_gcc if self.by_gcc else []
         if any(path.match(f"{name}.c") for name in shorter):

@@ -330,6 +330,25 @@ def test_the_defaults_of_adamw_are_those_of_torch():
         assert getattr(optimizer, name) == defaults[name]
 
 
+@pytest.mark.parametrize("dtype", EPS)
+def test_adamw_rounds_each_operation(dtype):
+    real = np.dtype(dtype).type
+    (lr, (mean, square), eps, decay), n = OPTIONS.values(), 20001
+    x, g, m = (normal(n, dtype=dtype, seed=seed) for seed in range(3))
+    v = m * m
+    parameters = {"W": x.copy()}
+    optimizer = AdamW(parameters, **OPTIONS)
+    optimizer.load_state_dict({"step": 0, "exp_avg.W": m, "exp_avg_sq.W": v})
+    optimizer.step({"W": g}, num_threads=2)
+    m = m + (g - m) * real(1 - mean)
+    v = v * real(square) + g * g * real(1 - square)
+    root = np.sqrt(v) * real(1 / math.sqrt(1 - square)) + real(eps)
+    x = x * real(1 - lr * decay) - m / root * real(lr / (1 - mean))
+    assert_same_bits(parameters["W"], x)
+    assert_same_bits(optimizer.state_dict()["exp_avg.W"], m)
+    assert_same_bits(optimizer.state_dict()["exp_avg_sq.W"], v)
+
+
 def test_adamw_has_the_same_bits_in_each_layout():
     start, gradient = normal(40, 500), normal(40, 500, seed=1)
     expected = start.copy()
@@ -720,6 +739,33 @@ def test_clip_norm_is_that_of_torch():
     assert clip_norm(gradients, 0.5) == pytest.approx(float(norm), rel=1e-5)
     for tensor, array in zip(tensors, gradients.values(), strict=True):
         np.testing.assert_allclose(array, tensor.grad, 1e-5)
+
+
+def pairwise(numbers):
+    """The sum of numbers in NumPy's order."""
+    if len(numbers) > 128:
+        half = len(numbers) // 2 // 8 * 8
+        return pairwise(numbers[:half]) + pairwise(numbers[half:])
+    total, whole = 0.0, len(numbers) // 8 * 8
+    if whole:
+        s = [0.0] * 8
+        for i, x in enumerate(numbers[:whole]):
+            s[i % 8] += x
+        total = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
+    for x in numbers[whole:]:
+        total += x
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 128, 129, 143, 8191, 8192, 8193, 30000])
+@pytest.mark.parametrize("dtype", EPS)
+def test_clip_norm_sums_squares_in_its_order(dtype, n):
+    gradient = normal(n, dtype=dtype)
+    squares = [float(x) ** 2 for x in gradient]
+    total = 0.0
+    for start in range(0, n, 8192):
+        total += pairwise(squares[start : start + 8192])
+    assert clip_norm({"W": gradient}, 1e9, num_threads=2) == math.sqrt(total)
 
 
 def test_clip_norm_has_the_same_bits_in_each_layout():

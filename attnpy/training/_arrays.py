@@ -11,10 +11,11 @@ import numpy as np
 from attnpy import _checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from attnpy._typing import Array
 
+BLOCK = 16384  # numbers of each array that fit into a core's cache together
 TRAINED = ("float32", "float64", "bfloat16")
 
 
@@ -47,6 +48,31 @@ def check_floating(
     if array.dtype.name not in kinds:
         expected = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
         raise TypeError(f"{place}: expected {expected}, got {array.dtype}")
+
+
+def blocks(arrays: Sequence[Array], read_only: int = -1) -> Iterator[tuple[Array, ...]]:
+    """Yield the same places of arrays of one shape, contiguous (n,) each, to change.
+
+    The first four have the dtype of the first; numbers of another are copies. So are
+    blocks where the arrays' numbers do not lie in one order: they are written back.
+    """
+    if arrays[0].size == 0:
+        return
+    dtypes = [arrays[0].dtype] * 4 + [array.dtype for array in arrays[4:]]
+    flags: list[Any] = [
+        ["readonly" if i == read_only else "readwrite", "contig", "aligned"]
+        for i in range(len(arrays))
+    ]
+    with np.nditer(
+        arrays,
+        flags=["buffered", "external_loop", "growinner"],
+        op_flags=flags,
+        op_dtypes=dtypes[: len(arrays)],
+        order="K",
+        buffersize=BLOCK,
+    ) as iterator:
+        for block in iterator:
+            yield block if isinstance(block, tuple) else (block,)
 
 
 def _check_apart(arrays: Mapping[str, Array], name: str) -> None:

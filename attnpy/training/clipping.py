@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnpy import _checks, _keywords
-from attnpy._dtypes import is_bfloat16
+from attnpy import _attnpy, _checks, _keywords
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
 
-BLOCK = 8192  # numbers whose squares are summed at a time
-
 
 @_keywords.answering
-def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
+def clip_norm(
+    gradients: Mapping[str, Array], max_norm: float, *, num_threads: int | None = None
+) -> float:
     r"""Scale gradients in place, so that their joint length is at most `max_norm`.
 
     Parameters
@@ -29,6 +28,8 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
         In float32, float64 or bfloat16. They are written to.
     max_norm : float
         The largest length of all gradients together, as one vector; above 0.
+    num_threads : int, optional
+        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
 
     Returns
     -------
@@ -64,32 +65,13 @@ def clip_norm(gradients: Mapping[str, Array], max_norm: float) -> float:
     """
     arrays = _arrays.trainable(gradients, "gradients")
     limit = _checks.above(max_norm, "max_norm", 0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = 0.0
-        for array in arrays.values():  # sum() rounds differently in some Pythons
-            total += _sum_of_squares(array)
-        norm = math.sqrt(total)
-        if not norm <= limit:
-            for array in arrays.values():
-                _scale(array, limit / (norm + 1e-6))
-    return norm
-
-
-def _scale(array: Array, factor: float) -> None:
-    """Multiply in place; bfloat16 in float32, so that the factor is not rounded."""
-    if is_bfloat16(array.dtype):
-        wide = array.astype(np.float32)
-        wide *= factor
-        array[...] = wide
-    else:
-        array *= factor
-
-
-def _sum_of_squares(array: Array) -> float:
-    """Return the sum in float64, the same for each memory layout."""
-    numbers = np.ascontiguousarray(array).reshape(-1)
     total = 0.0
-    for start in range(0, numbers.size, BLOCK):
-        block = numbers[start : start + BLOCK].astype(np.float64)
-        total += float(np.add.reduce(block * block))
-    return total
+    for array in arrays.values():  # sum() rounds differently in some Pythons
+        numbers = np.ascontiguousarray(array).reshape(-1)
+        total += _attnpy.sum_of_squares(numbers, num_threads)
+    norm = math.sqrt(total)
+    if not norm <= limit:
+        for array in arrays.values():
+            for (block,) in _arrays.blocks([array]):
+                _attnpy.scale(block, limit / (norm + 1e-6), num_threads)
+    return norm

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks, _keywords, _parameters, _pickles, _repr
+from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import ArrayLike
 
     from attnpy._typing import Array
 
-BLOCK = 16384  # numbers of each array that fit into a core's cache together
 GRADIENT = 3  # its place among the arrays of a step
 
 
@@ -177,7 +176,13 @@ class AdamW:
             if is_bfloat16(array.dtype):
                 self._state[f"master.{name}"] = array.astype(np.float32, subok=False)
 
-    def step(self, gradients: Mapping[str, Array], lr: float | None = None) -> None:
+    def step(
+        self,
+        gradients: Mapping[str, Array],
+        lr: float | None = None,
+        *,
+        num_threads: int | None = None,
+    ) -> None:
         """Change the parameters once.
 
         Parameters
@@ -189,6 +194,9 @@ class AdamW:
         lr : float, optional
             The learning rate of this step, as `warmup_cosine` gives it; by default that
             of the optimizer.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
 
         Raises
         ------
@@ -209,23 +217,21 @@ class AdamW:
         given = _arrays.apart(gradients, written)
         step = self._state["step"]
         step += 1
-        scales = _Scales(rate, self.betas, self.eps, int(step))
+        factors = _factors(rate, self.betas, self.eps, int(step))
         for name, array in self.parameters.items():
             decay = 0.0 if name in self.no_decay else self.weight_decay
-            numbers = (
+            numbers = [
                 self._state.get(f"master.{name}", array),
                 self._state[f"exp_avg.{name}"],
                 self._state[f"exp_avg_sq.{name}"],
                 given[name],
-            )
-            if numbers[0] is array:
-                for block in _blocks(*numbers):
-                    _change(block, scales, 1 - rate * decay)
-            else:
-                for *block, stored in _blocks(*numbers, array):
-                    _begin_again(block[0], stored)
-                    _change(block, scales, 1 - rate * decay)
-                    stored[...] = block[0]
+            ]
+            if numbers[0] is not array:
+                numbers.append(array)
+            own = (*factors, 1 - rate * decay)
+            for one, mean, square, gradient, *more in _arrays.blocks(numbers, GRADIENT):
+                stored = more[0] if more else None
+                _attnpy.adamw(one, mean, square, gradient, stored, own, num_threads)
 
     def state_dict(self) -> dict[str, Array]:
         """Return the state that the next step needs besides parameters and options.
@@ -285,69 +291,16 @@ def check_step(step: ArrayLike) -> None:
     _checks.integers(step, "state['step']", 0)
 
 
-class _Scales:
-    """The factors of a step, the same for all arrays."""
-
-    __slots__ = ("eps", "new_mean", "new_square", "old_square", "rate", "root")
-
-    def __init__(
-        self, lr: float, betas: tuple[float, float], eps: float, step: int
-    ) -> None:
-        mean, square = betas
-        self.eps = eps
-        self.new_mean = 1 - mean
-        self.old_square, self.new_square = square, 1 - square
-        self.rate = lr / (1 - _power(mean, step))
-        self.root = 1 / math.sqrt(1 - _power(square, step))
-
-
-def _begin_again(master: Array, stored: Array) -> None:
-    """Take over the elements, (n,) each, that other code has written to `stored`."""
-    rounded = master.astype(stored.dtype)
-    changed = rounded.view(np.uint16) != stored.view(np.uint16)
-    np.copyto(master, stored, where=changed)
-
-
-def _change(block: Sequence[Array], scales: _Scales, kept: float) -> None:
-    """Make a step with some numbers of a parameter and its means."""
-    parameter, mean, square, gradient = block  # (n,) each
-    scratch = gradient - mean
-    scratch *= scales.new_mean
-    mean += scratch
-    np.multiply(gradient, gradient, out=scratch)
-    scratch *= scales.new_square
-    square *= scales.old_square
-    square += scratch
-    np.sqrt(square, out=scratch)
-    scratch *= scales.root
-    scratch += scales.eps
-    np.divide(mean, scratch, out=scratch)
-    scratch *= scales.rate
-    parameter *= kept
-    parameter -= scratch
-
-
-def _blocks(*arrays: Array) -> Iterator[Sequence[Array]]:
-    """Yield the same places of arrays of one shape, (n,) each.
-
-    The arrays are a parameter, its means, its gradient, which is converted, and the
-    rounded parameter, if any. They may have any strides: blocks of numbers that are not
-    contiguous are copies, which are written back.
-    """
-    if arrays[0].size == 0:
-        return
-    dtypes = [arrays[0].dtype] * 4 + [array.dtype for array in arrays[4:]]
-    with np.nditer(
-        arrays,
-        flags=["buffered", "external_loop"],
-        op_flags=[
-            ["readonly" if i == GRADIENT else "readwrite"] for i in range(len(arrays))
-        ],
-        op_dtypes=dtypes,
-        order="K",
-        buffersize=BLOCK,
-    ) as iterator:
-        yield from iterator
+def _factors(
+    lr: float, betas: tuple[float, float], eps: float, step: int
+) -> tuple[float, ...]:
+    """Return the factors of a step, in the order of the C module."""
+    mean, square = betas
+    return (
+        *(1 - mean, square, 1 - square),
+        *(1 / math.sqrt(1 - _power(square, step)), eps),
+        lr / (1 - _power(mean, step)),
+    )
 
 
 def _power(base: float, exponent: int) -> float:

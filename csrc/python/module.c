@@ -18,6 +18,7 @@
 #include "python/memory.h"
 #include "python/lock.h"
 #include "python/norm.h"
+#include "python/optimize.h"
 #include "python/options.h"
 #include "python/partial.h"
 #include "python/plan.h"
@@ -52,7 +53,8 @@ execute(PyObject *module)
         py_explain_methods,      py_foreign_methods,     py_products_methods,
         py_feed_forward_methods, py_gate_methods,        py_columns_methods,
         py_stack_methods,        py_read_layers_methods, py_weight_methods,
-        py_experts_methods,      py_distances_methods,   py_testing_methods};
+        py_experts_methods,      py_distances_methods,   py_optimize_methods,
+        py_testing_methods};
 
     import_array1(-1);
     if (py_init_memory() < 0 || py_init_attributes() < 0) {

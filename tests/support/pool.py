@@ -43,6 +43,20 @@ def there_and_back(vjp):
     return call
 
 
+def clipped(gradient, **options):
+    """What clip_norm makes of a gradient."""
+    gradients = {"x": gradient.copy()}
+    training.clip_norm(gradients, 1.0, **options)
+    return gradients["x"]
+
+
+def stepped(gradient, **options):
+    """A parameter after a step of AdamW, from 0 on."""
+    parameters = {"x": np.zeros_like(gradient)}
+    training.AdamW(parameters).step({"x": gradient}, **options)
+    return parameters["x"]
+
+
 def function_cases():
     query, key, value = (normal(4, 60, 8, seed=i) for i in range(3))
     arrays, x = (query, key, value), normal(9, 800, 24)
@@ -67,6 +81,8 @@ def function_cases():
     yield "training.cross_entropy", training.cross_entropy, (x, targets)
     ranking = training.multiple_negatives_ranking_loss
     yield "training.multiple_negatives_ranking_loss", ranking, (x[0], x[1])
+    yield "training.clip_norm", clipped, (x,)
+    yield "training.AdamW.step", stepped, (x,)
     yield "view.neuron_view", view.neuron_view, (query, key, [""] * 60)
 
 

@@ -162,6 +162,9 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (PackedWeight(ones(d, n))._parts,),
         ],
         "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
+        "adamw": [(*(ones(n) for _ in range(4)), None, (0.5,) * 7, 1)],
+        "sum_of_squares": [(ones(n), 1)],
+        "scale": [(ones(n), 0.5, 1)],
         "distance_scores": [
             (ones(2, n, d), ones(2, n, d), np.zeros(2 * n - 1, np.int64), 1)
         ],

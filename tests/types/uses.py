@@ -852,9 +852,9 @@ def training(model: attnpy.models.CausalDecoder, x: Array, ids: Integers) -> Non
     attnpy.training.cosine_similarity_loss(x, x)  # wrong
     gradients = model.parameters()
     optimizer = attnpy.training.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95))
-    optimizer.step(gradients, lr=0.5)
+    optimizer.step(gradients, lr=0.5, num_threads=1)
     optimizer.load_state_dict(optimizer.state_dict())
-    assert_type(attnpy.training.clip_norm(gradients, 1.0), float)
+    assert_type(attnpy.training.clip_norm(gradients, 1.0, num_threads=1), float)
     lr = attnpy.training.warmup_cosine(3, lr=0.1, warmup_steps=10, total_steps=100)
     assert_type(lr, float)
     attnpy.training.save("file", model.parameters(), optimizer, step=3)
