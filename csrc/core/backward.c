@@ -1,6 +1,6 @@
 /* The driver of attention backwards: splits a call into tasks that never add to the same
- * number. One task for each (batch, kv head) computes five products; where these are too few
- * for the threads, tasks of a tile of rows and tasks of a block of keys, seven. */
+ * number. One task for each (batch, kv head) computes five products. Those that are left when all
+ * threads had as many are divided: tasks of keys, and tasks of tiles of rows, compute seven. */
 #include "core/backward.h"
 
 #include "core/sequences.h"
@@ -14,17 +14,27 @@
 /* Floats that a workspace may have for sums: it stays below 1 MiB, and so it is kept. */
 #define MOST_SUMS (160 << 10)
 
-/* How many steps each range is cut into for a list of tasks: the product is the number of tasks. */
+/* Steps of a range, of `size` each; one is the whole range. */
 typedef struct {
-    ptrdiff_t batches, kv_heads, tiles, keys;
-} counts;
+    ptrdiff_t n, size;
+} steps;
+
+/* Tasks of the units from `first` up to `end`. A unit is a batch and a kv head: all batches where
+ * `batches` is 1, and all heads where `kv_heads` is. Each is cut into tiles of rows and keys. */
+typedef struct {
+    ptrdiff_t batches, kv_heads;
+    ptrdiff_t first, end;
+    steps tiles, keys;
+    attn_backward_task wants;
+} task_list;
+
+/* Whole units; those that sum over rows, and over keys, of the other units. */
+enum { WHOLE, BY_KEY, BY_ROW, N_LISTS };
 
 typedef struct {
     const attn_backward_problem *g;
     const attn_backward_kernel *kernel;
-    counts by_row; /* the tasks that sum over keys */
-    counts by_key; /* those that sum over rows */
-    attn_backward_task row_wants, key_wants;
+    task_list lists[N_LISTS];
 } job;
 
 /* Heads whose rows are in one tile. */
@@ -111,19 +121,36 @@ is_bias_whole(const attn_backward_problem *g)
            (bias->column_stride != 0 || p->n_keys == 1);
 }
 
-static ptrdiff_t
-count_tasks(const counts *c)
+/* `size` at a time. */
+static steps
+steps_of(ptrdiff_t n, ptrdiff_t size)
 {
-    return c->batches * c->kv_heads * c->tiles * c->keys;
+    return (steps){attn_divide_up(n, size), size};
 }
 
-/* Step i of a range that is cut into n steps of `unit`; with n = 1 the whole range. */
-static void
-cut(ptrdiff_t i, ptrdiff_t n, ptrdiff_t unit, ptrdiff_t whole, ptrdiff_t *first,
-    ptrdiff_t *end)
+static ptrdiff_t
+count_tasks(const task_list *list)
 {
-    *first = n == 1 ? 0 : i * unit;
-    *end = n == 1 ? whole : (i + 1) * unit;
+    return (list->end - list->first) * list->tiles.n * list->keys.n;
+}
+
+static task_list
+all_units(ptrdiff_t batches, ptrdiff_t kv_heads, const attn_backward_task *wants)
+{
+    return (task_list){.batches = batches,
+                       .kv_heads = kv_heads,
+                       .end = batches * kv_heads,
+                       .tiles = {1, ALL},
+                       .keys = {1, ALL},
+                       .wants = *wants};
+}
+
+/* Step i of a range. */
+static void
+cut(ptrdiff_t i, steps s, ptrdiff_t *first, ptrdiff_t *end)
+{
+    *first = s.n == 1 ? 0 : i * s.size;
+    *end = s.n == 1 ? s.size : (i + 1) * s.size;
 }
 
 static void
@@ -131,35 +158,77 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
 {
     const job *j = context;
     const attn_problem *p = &j->g->attention;
-    ptrdiff_t n_by_key = count_tasks(&j->by_key);
-    bool is_by_key = index < n_by_key;
-    const counts *c = is_by_key ? &j->by_key : &j->by_row;
-    attn_backward_task task = is_by_key ? j->key_wants : j->row_wants;
+    const task_list *list = j->lists;
 
-    index -= is_by_key ? 0 : n_by_key;
-    cut(index % c->keys, c->keys, ATTN_BLOCK, ALL, &task.first_key, &task.end_key);
-    index /= c->keys;
-    cut(index % c->tiles, c->tiles, 1, ALL, &task.first_tile, &task.end_tile);
-    index /= c->tiles;
-    cut(index % c->kv_heads, c->kv_heads, 1, p->n_kv_heads, &task.first_kv_head,
-        &task.end_kv_head);
-    index /= c->kv_heads;
-    cut(index, c->batches, 1, p->batch.n, &task.first_batch, &task.end_batch);
+    for (; index >= count_tasks(list); list++) {
+        index -= count_tasks(list);
+    }
+    attn_backward_task task = list->wants;
+    steps kv_heads = {list->kv_heads, list->kv_heads == 1 ? p->n_kv_heads : 1};
+    steps batches = {list->batches, list->batches == 1 ? p->batch.n : 1};
+    cut(index % list->keys.n, list->keys, &task.first_key, &task.end_key);
+    index /= list->keys.n;
+    cut(index % list->tiles.n, list->tiles, &task.first_tile, &task.end_tile);
+    ptrdiff_t unit = list->first + index / list->tiles.n;
+    cut(unit % list->kv_heads, kv_heads, &task.first_kv_head, &task.end_kv_head);
+    cut(unit / list->kv_heads, batches, &task.first_batch, &task.end_batch);
     j->kernel->run(j->g, &task, worker);
 }
 
 static int
 run_tasks(const job *j, double work, attn_call *call)
 {
-    attn_tasks tasks = {.n = count_tasks(&j->by_key) + count_tasks(&j->by_row),
-                        .work = work,
+    attn_tasks tasks = {.work = work,
                         .workspace_size = j->kernel->workspace_size(j->g),
                         /* A head prefetches the next one: other threads write to it. */
-                        .in_runs = count_tasks(&j->by_row) == 0,
+                        .in_runs = count_tasks(&j->lists[BY_ROW]) == 0,
                         .run = run_task,
                         .context = j};
 
+    for (int k = 0; k < N_LISTS; k++) {
+        tasks.n += count_tasks(&j->lists[k]);
+    }
     return attn_run_tasks(&tasks, call);
+}
+
+/* How many of n units are divided among the threads. Those that are left when all threads had as
+ * many take the time of a whole one, or their share of the tasks that they are divided into. */
+static ptrdiff_t
+count_divided(const job *j, ptrdiff_t n, ptrdiff_t n_threads)
+{
+    ptrdiff_t rest = n % n_threads;
+
+    return rest * j->kernel->divided_work < 10 * n_threads ? rest : 0;
+}
+
+/* Steps of n tiles or blocks for each of n_units: up to `most` together, as long as each thread has
+ * n_each. */
+static steps
+share(ptrdiff_t n, ptrdiff_t n_units, ptrdiff_t most, ptrdiff_t n_each)
+{
+    ptrdiff_t size = n * n_units / n_each;
+
+    size = size < most ? size : most;
+    return steps_of(n, size > 1 ? size : 1);
+}
+
+/* Divides the last units into tasks that sum over rows and tasks that sum over keys. */
+static void
+divide_units(job *j, ptrdiff_t n_divided, ptrdiff_t n_threads)
+{
+    enum { TILES = 8 };
+    const attn_problem *p = &j->g->attention;
+    task_list *by_key = &j->lists[BY_KEY], *by_row = &j->lists[BY_ROW];
+
+    *by_key = *by_row = j->lists[WHOLE];
+    by_key->first = by_row->first = j->lists[WHOLE].end -= n_divided;
+    by_key->keys = share(attn_divide_up(p->n_keys, ATTN_BLOCK), n_divided,
+                         ATTN_CHUNK / ATTN_BLOCK, n_threads);
+    by_key->keys.size *= ATTN_BLOCK;
+    by_row->tiles =
+        share(attn_backward_tiles(p, p->n_queries), n_divided, TILES, 4 * n_threads);
+    by_key->wants.query = by_key->wants.bias = false;
+    by_row->wants.key = by_row->wants.value = false;
 }
 
 /* The gradients of query, key and value, and of a bias that is whole. */
@@ -171,27 +240,23 @@ run_pass(job *j, attn_call *call)
     bool shared = are_shared(p, &g->grad_query, &g->grad_key, &g->grad_value);
     double work = attn_backward_work(p);
     ptrdiff_t n_threads = attn_useful_threads(work, call->n_threads);
-    counts units = {shared ? 1 : p->batch.n, p->n_kv_heads, 1, 1};
-    ptrdiff_t n = count_tasks(&units);
     attn_backward_task wants = {.query = g->grad_query.data != NULL,
                                 .key = g->grad_key.data != NULL,
                                 .value = g->grad_value.data != NULL,
                                 .bias = g->grad_bias.data != NULL && is_bias_whole(g)};
+    task_list *whole = &j->lists[WHOLE];
 
-    j->by_key = j->by_row = units;
-    j->key_wants = j->row_wants = wants;
-    j->by_row.batches = 0; /* none */
-    /* Seven products on all threads, or five in rounds that some of them miss? */
-    if (5 * n_threads * attn_divide_up(n, n_threads) > 7 * n) {
-        j->by_row = units;
-        j->by_row.tiles = attn_backward_tiles(p, p->n_queries);
-        j->by_key.keys = attn_divide_up(p->n_keys, ATTN_BLOCK);
-        j->key_wants.query = j->key_wants.bias = false;
-        j->row_wants.key = j->row_wants.value = false;
+    *whole = all_units(shared ? 1 : p->batch.n, p->n_kv_heads, &wants);
+    ptrdiff_t n_divided = count_divided(j, whole->end, n_threads);
+    if (n_divided > 0) {
+        divide_units(j, n_divided, n_threads);
     }
-    j->by_row.batches *= j->row_wants.query || j->row_wants.bias;
-    j->by_key.batches *= j->key_wants.query || j->key_wants.key || j->key_wants.value ||
-                         j->key_wants.bias;
+    for (int k = 0; k < N_LISTS; k++) {
+        const attn_backward_task *w = &j->lists[k].wants;
+        if (!w->query && !w->key && !w->value && !w->bias) {
+            j->lists[k].end = j->lists[k].first; /* none */
+        }
+    }
     return run_tasks(j, work, call);
 }
 
@@ -205,20 +270,20 @@ run_shared_bias(job *j, attn_call *call)
     const attn_array *bias = &g->grad_bias;
     bool shares_heads = bias->head_stride == 0 && p->n_kv_heads * p->group > 1;
     bool shares_rows = bias->row_stride == 0 && p->n_queries > 1;
-    counts c = {shares_batches(&p->batch, bias, NULL) ? 1 : p->batch.n,
-                shares_heads ? 1 : p->n_kv_heads, 1, 1};
+    attn_backward_task wants = {.bias = true};
 
     if (bias->data == NULL || is_bias_whole(g)) {
         return 0;
     }
+    task_list list = all_units(shares_batches(&p->batch, bias, NULL) ? 1 : p->batch.n,
+                               shares_heads ? 1 : p->n_kv_heads, &wants);
     if (!shares_heads && !shares_rows) {
-        c.tiles = attn_backward_tiles(p, p->n_queries);
+        list.tiles = steps_of(attn_backward_tiles(p, p->n_queries), 1);
     } else if (bias->column_stride != 0) { /* tiles may be of other heads, same rows */
-        c.keys = attn_divide_up(p->n_keys, ATTN_BLOCK);
+        list.keys = steps_of(p->n_keys, ATTN_BLOCK);
     }
-    j->by_row = c;
-    j->by_key = (counts){0};
-    j->row_wants = (attn_backward_task){.bias = true};
+    j->lists[WHOLE] = j->lists[BY_KEY] = (task_list){0};
+    j->lists[BY_ROW] = list;
     return run_tasks(j, attn_attention_work(p), call);
 }
 

@@ -36,6 +36,8 @@ typedef struct {
 
 /* What a kernel does of it. */
 typedef struct {
+    /* How long the tasks of a divided unit take, in tenths of the time of the whole one. */
+    int divided_work;
     size_t (*workspace_size)(const attn_backward_problem *);
     /* delta, of every row of one (batch, kv head) */
     void (*run_delta)(const attn_backward_problem *, ptrdiff_t b, ptrdiff_t kv_head,

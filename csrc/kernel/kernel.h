@@ -41,7 +41,8 @@ const attn_kernel KERNEL = {
             .store_sums = store_linear_sums,
 #endif
             .run = run_linear},
-    .backward = {.workspace_size = backward_workspace_size,
+    .backward = {.divided_work = 15,
+                 .workspace_size = backward_workspace_size,
                  .run_delta = run_delta,
                  .run = run_backward,
                  .run_sink = run_sink},
