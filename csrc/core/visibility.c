@@ -27,9 +27,16 @@ attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
                 attn_task *task)
 {
     int64_t behind = keys_behind(p);
+    bool same = behind < 0 && p->window_left < 0;
+    ptrdiff_t query = task->n_rows > 0 ? task->first_row % task->n_queries : 0;
 
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        wide position = (wide)q_offset + (task->first_row + r) % task->n_queries;
+        if (same && r > 0) {
+            task->see_from[r] = task->see_from[0];
+            task->see_to[r] = task->see_to[0];
+            continue;
+        }
+        wide position = (wide)q_offset + query;
         wide from = 0;
         wide to = kv_length;
 
@@ -44,6 +51,7 @@ attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
         if (task->see_from[r] >= task->see_to[r]) {
             task->see_from[r] = task->see_to[r] = 0;
         }
+        query = query + 1 < task->n_queries ? query + 1 : 0; /* a division takes long */
     }
 }
 
