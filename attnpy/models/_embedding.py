@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # The fewest tokens of a part of a batch for each thread: few enough for a layer's
 # results to stay in its caches, and enough to make reading all weights worthwhile.
 PART = 512
+# The most threads that a part grows with. 4096 tokens of a MiniLM have 80 MB of arrays
+# in a layer; memory beyond 128 MB goes back to the system, which clears it again.
+MAX_GROWTH = 8
 
 
 def table(
@@ -215,7 +218,7 @@ def _parts(
     n_threads = _machine.get_num_threads()
     if num_threads is not None:
         n_threads = _checks.count(num_threads, "num_threads")
-    n_parts = min(n_tokens // (PART * n_threads), len(ids))
+    n_parts = min(n_tokens // (PART * min(n_threads, MAX_GROWTH)), len(ids))
     ends = np.arange(1, n_parts) * (n_tokens / max(n_parts, 1))
     cuts = [0, *np.searchsorted(np.cumsum(each), ends, "right"), len(ids)]
     spans = [slice(a, b) for a, b in itertools.pairwise(cuts) if a < b]
