@@ -22,9 +22,9 @@ typedef struct {
     attn_dtype dtype; /* of all but stored: ATTN_F32 or ATTN_F64 */
     void *parameter, *mean, *square;
     const void *gradient;
-    uint16_t *
-        stored; /* bfloat16, to which a float parameter is rounded; or NULL. Numbers that
-                       * differ before the step become the parameter's. */
+    /* bfloat16, to which a float parameter is rounded; or NULL. Numbers that differ before the
+     * step become the parameter's. */
+    uint16_t *stored;
     attn_adamw_factors factors;
 } attn_adamw_problem;
 
