@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import deadly
 from support.processes import assert_runs, wait_until
 
 from attnpy import _attnpy, _bench, attention
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # last: there is an attnpy/ as well, perhaps not built
+
+from support import deadly  # noqa: E402
 
 from benchmarks import __main__ as command  # noqa: E402
 from benchmarks import (  # noqa: E402
