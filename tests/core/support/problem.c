@@ -718,7 +718,7 @@ reset_results(const attn_problem *p)
 bool
 is_split(const attn_problem *p, int n_threads)
 {
-    return p->n_keys > ATTN_CHUNK && attn_attention_tasks(p) < n_threads;
+    return attn_arrange(p, n_threads).shares_keys;
 }
 
 uint64_t

@@ -104,8 +104,7 @@ uint64_t hash_results(const attn_problem *);
 uint64_t hash_word(uint64_t hash, uint64_t word);
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-/* Has it fewer tasks than threads, so that each is split over them? Where its work repays
- * that many threads. */
+/* Are its keys divided into chunks, which the threads share? */
 bool is_split(const attn_problem *, int n_threads);
 
 /* Runs the problem, expects success, and returns the hash of its results. */
