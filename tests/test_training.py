@@ -768,6 +768,22 @@ def test_clip_norm_sums_squares_in_its_order(dtype, n):
     assert clip_norm({"W": gradient}, 1e9, num_threads=2) == math.sqrt(total)
 
 
+@pytest.mark.parametrize(
+    ("bad", "error"), [(0, ValueError), (1.5, TypeError), (True, TypeError)]
+)
+def test_a_wrong_number_of_threads_changes_nothing(bad, error):
+    parameter, gradient = np.ones(3), np.full(3, 2.0)
+    optimizer = AdamW({"W": parameter})
+    with pytest.raises(error, match="num_threads: expected"):
+        optimizer.step({"W": gradient}, num_threads=bad)
+    assert optimizer.state_dict()["step"] == 0
+    assert (parameter == 1).all()
+    for gradients in ({"W": gradient}, {}):
+        with pytest.raises(error, match="num_threads: expected"):
+            clip_norm(gradients, 1.0, num_threads=bad)
+    assert (gradient == 2).all()
+
+
 def test_clip_norm_has_the_same_bits_in_each_layout():
     start = normal(90, 200)
     expected = start.copy()

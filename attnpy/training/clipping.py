@@ -65,6 +65,8 @@ def clip_norm(
     """
     arrays = _arrays.trainable(gradients, "gradients")
     limit = _checks.above(max_norm, "max_norm", 0)
+    if num_threads is not None:
+        num_threads = _checks.count(num_threads, "num_threads")
     total = 0.0
     for array in arrays.values():  # sum() rounds differently in some Pythons
         numbers = np.ascontiguousarray(array).reshape(-1)

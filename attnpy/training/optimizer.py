@@ -201,8 +201,9 @@ class AdamW:
         Raises
         ------
         TypeError, ValueError
-            If gradients are missing, unexpected, or of another shape or dtype; the
-            message lists all names. Nothing has changed then.
+            If gradients are missing, unexpected, or of another shape or dtype, whose
+            names the message lists; or if a number is out of its range. Nothing has
+            changed then.
 
         Notes
         -----
@@ -212,6 +213,8 @@ class AdamW:
         the end of the step.
         """
         rate = self.lr if lr is None else _not_negative(lr, "lr")
+        if num_threads is not None:
+            num_threads = _checks.count(num_threads, "num_threads")
         self._check(gradients)
         written = (*self.parameters.values(), *self._state.values())
         given = _arrays.apart(gradients, written)
