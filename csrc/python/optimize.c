@@ -128,6 +128,18 @@ adamw(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     return status < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* Views the line of a call that has one, when everything else is read. */
+static int
+read_line(PyObject *numbers, bool is_written, PyObject *threads, attn_line *line,
+          PyArrayObject **array, attn_call *call)
+{
+    if (py_threads_or_default(threads, &call->n_threads) < 0 ||
+        py_parse_tier(Py_None, &call->tier) < 0) {
+        return -1;
+    }
+    return view_line(numbers, -1, is_written, line, array);
+}
+
 PyDoc_STRVAR(sum_of_squares_doc,
              "sum_of_squares(numbers, num_threads, /)\n--\n\nOf numbers (n,), in "
              "float64.");
@@ -145,9 +157,7 @@ sum_of_squares(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argume
     if (py_check_count(n_arguments, 2, 2) < 0) {
         return NULL;
     }
-    if (py_threads_or_default(arguments[1], &call.n_threads) == 0 &&
-        py_parse_tier(Py_None, &call.tier) == 0 &&
-        view_line(arguments[0], -1, false, &line, &array) == 0) {
+    if (read_line(arguments[0], false, arguments[1], &line, &array, &call) == 0) {
         py_lock lock;
         py_give_up_lock(&lock, attn_line_work(line.n), &call);
         status =
@@ -175,9 +185,7 @@ scale(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
         return NULL;
     }
     if (read_factor(arguments[1], &factor) == 0 &&
-        py_threads_or_default(arguments[2], &call.n_threads) == 0 &&
-        py_parse_tier(Py_None, &call.tier) == 0 &&
-        view_line(arguments[0], -1, true, &line, &array) == 0) {
+        read_line(arguments[0], true, arguments[2], &line, &array, &call) == 0) {
         py_lock lock;
         py_give_up_lock(&lock, attn_line_work(line.n), &call);
         attn_scale(&line, factor, &call);
