@@ -263,7 +263,8 @@ even_columns(const attn_linear_problem *l, int n_threads, ptrdiff_t most,
 static void
 share_columns(job *j, int n_threads)
 {
-    enum { ROUNDED_COLUMNS = 2048, ROUND_ROW = 64 };
+    enum { ROUNDED_COLUMNS = 2048 };
+    const double round_row = 64;
     const attn_linear_problem *l = j->l;
     ptrdiff_t unit = l->packed ? ATTN_PANEL_COLUMNS : 64;
     ptrdiff_t columns = ATTN_FEW_ROWS_COLUMNS;
@@ -278,7 +279,7 @@ share_columns(job *j, int n_threads)
     }
     if (l->quantized != NULL) {
         columns = columns < ROUNDED_COLUMNS ? ROUNDED_COLUMNS : columns;
-        task += ROUND_ROW * (double)rows_of(l) * (double)l->n_in;
+        task += round_row * (double)rows_of(l) * (double)l->n_in;
     }
     columns = columns / unit * unit;
     columns = share < columns ? share : columns;
