@@ -2,8 +2,9 @@
 
 On a shared machine the core's other thread may belong to somebody else, whose programs
 come and go within a tenth of a second. While one runs, a loop that reads the nearest
-cache has two thirds of its rate, and so has nearly everything but plain multiply-adds.
-Such a loop before and after a sample tells whether the sample is worth anything.
+cache or a loop of multiply-adds has two thirds of its rate, or both, as the program
+needs the one or the other. Both loops before and after a sample tell whether the sample
+is worth anything.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from . import machine
 
 N_BYTES = 4096  # of each of two arrays: they fit every first-level cache
-SECONDS = 2e-4  # of one look
-DISTURBED = 0.85  # of the best rate: less is a disturbed core
+SECONDS = 2e-4  # of one look at either rate
+DISTURBED = 0.85  # of its best: less of a rate is a disturbed core
 PATIENCE = 0.2  # seconds to wait for quiet cores, before each try of a sample
 TRIES = 3
 
@@ -29,36 +30,42 @@ def watch_of(n_threads):
 
 
 class Watch:
-    """Looks at as many cores as there are threads, and remembers the best rate."""
+    """Looks at as many cores as there are threads, and remembers the best rates."""
 
     def __init__(self, n_threads):
         self.arrays = [
             [np.ones(N_BYTES, np.uint8) for _ in range(2)] for _ in range(n_threads)
         ]
-        self.best = 0.0
+        self.best = np.zeros(2)
         for _ in range(50):
             self.is_quiet()
             time.sleep(PATIENCE / 50)
 
-    def rate(self):
-        """Bytes per second that the slowest thread reads now, each on its own CPU."""
-        rates = [0.0] * len(self.arrays)
+    def rates(self):
+        """What the slowest thread reads, and multiplies and adds, per second now, (2,).
 
-        def read(i):
+        Each thread has a CPU of its own.
+        """
+        rates = np.zeros((len(self.arrays), 2))
+        loops = machine.reader()
+
+        def look(i):
             addresses = (array.ctypes.data for array in self.arrays[i])
-            rates[i] = machine.reader().read_rate(*addresses, N_BYTES, 0, SECONDS)
-            return rates[i]
+            rates[i, 0] = loops.read_rate(*addresses, N_BYTES, 0, SECONDS)
+            soon = time.clock_gettime(time.CLOCK_MONOTONIC) + SECONDS / 20
+            loops.fma_rates(soon, SECONDS, 1, rates[i, 1:].ctypes.data)
+            return 0.0
 
-        machine.together(read, len(self.arrays))
-        return min(rates)
+        machine.together(look, len(self.arrays))
+        return rates.min(axis=0)
 
     def is_quiet(self):
         """Whether each core works for this process alone; True if nobody can tell."""
         if machine.reader() is None:
             return True
-        rate = self.rate()
-        self.best = max(self.best, rate)
-        return rate >= DISTURBED * self.best
+        rates = self.rates()
+        self.best = np.maximum(self.best, rates)
+        return bool((rates >= DISTURBED * self.best).all())
 
     def wait(self, patience=PATIENCE):
         """Until the cores are quiet, but not longer than this; whether they are."""
