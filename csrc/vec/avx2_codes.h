@@ -39,6 +39,11 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
 
 static inline v_dots v_begin_dots(int32_t begin) { return _mm256_set1_epi32(begin); }
 
+static inline v_real v_max_size(v_real a, v_real b)
+{
+    return v_max(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a), b);
+}
+
 static inline v_real v_load_powers(const uint8_t *p)
 {
     __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)p);

@@ -38,6 +38,11 @@ static inline v_codes v_narrow_codes(v_codes codes, v_codes above, const int i,
     return _mm512_ternarylogic_epi32(lower, codes, high, 0xca); /* ? : */
 }
 
+static inline v_real v_max_size(v_real a, v_real b)
+{
+    return _mm512_range_ps(a, b, 0xb);
+}
+
 static inline v_real v_load_powers(const uint8_t *p)
 {
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);

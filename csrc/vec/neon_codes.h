@@ -60,6 +60,8 @@ static inline void v_store_terms(term *p, v_real a)
     memcpy(p, &four, sizeof four);
 }
 
+static inline v_real v_max_size(v_real a, v_real b) { return v_max(vabsq_f32(a), b); }
+
 static inline v_real v_load_powers(const uint8_t *p)
 {
     uint32_t four;

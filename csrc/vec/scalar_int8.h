@@ -77,6 +77,13 @@ static inline v_quads v_load_ready(const code *p)
 /* Stores LANES integers that terms can be, which are floats, as numbers of a row; for NaN any. */
 static inline void v_store_terms(term *p, v_real a) { *p = a != a ? 0 : (term)a; }
 
+/* The larger one of |a| and b, which is not below 0; of NaN one of both. */
+static inline v_real v_max_size(v_real a, v_real b)
+{
+    a = a < 0 ? -a : a;
+    return a > b ? a : b;
+}
+
 /* Four numbers of a row, for every column. */
 static inline v_four v_load_four(const term *p) { return v_load_ready(p); }
 

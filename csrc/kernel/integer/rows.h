@@ -6,8 +6,8 @@
 
 #include <float.h>
 
-/* The largest |x| of n numbers that are not NaN. Zeros fill them up to a multiple of NUMBERS, here
- * and below. */
+/* The largest |x| of n numbers; any number or NaN if one of them is NaN. Zeros fill them up to a
+ * multiple of NUMBERS, here and below. */
 static float
 largest_of(const float *x, ptrdiff_t n)
 {
@@ -16,8 +16,7 @@ largest_of(const float *x, ptrdiff_t n)
     for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
         UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
         {
-            v_real a = v_load(x + k + i);
-            most = v_max(v_max(a, v_sub(v_set1(0), a)), most);
+            most = v_max_size(v_load(x + k + i), most);
         }
     }
     return v_reduce_max(most);
@@ -37,25 +36,25 @@ are_finite(const float *x, ptrdiff_t n)
 /* to = n numbers times a normal scale's reciprocal, rounded to integers; `total` is what these
  * add up to, which floats hold exactly, or NaN if a number is. Products differ from quotients by
  * less than 3e-5, since none is above 127: false if one may be so near a tie that its quotient
- * rounds otherwise. */
+ * rounds otherwise. Floats near `even` are integers, so that adding it rounds. */
 static bool
 round_products(term *to, const float *x, ptrdiff_t n, float scale, float *total)
 {
-    const v_real by = v_set1(1 / scale);
+    const v_real by = v_set1(1 / scale), minus_by = v_set1(-1 / scale);
+    const v_real even = v_set1(3 << 22);
     v_real sum = v_set1(0), farthest = v_set1(0);
 
     for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
         UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
         {
-            v_real a = v_mul(v_load(x + k + i), by), whole = v_round(a);
-            v_real rest = v_sub(a, whole);
-            farthest = v_max(farthest, v_mul(rest, rest));
+            v_real a = v_load(x + k + i), whole = v_sub(v_fma(a, by, even), even);
+            farthest = v_max_size(v_fma(a, minus_by, whole), farthest);
             sum = v_add(sum, whole);
             v_store_terms(to + k + i, whole);
         }
     }
     *total = v_reduce_add(sum);
-    return v_reduce_max(farthest) < 0.49996f * 0.49996f;
+    return v_reduce_max(farthest) < 0.49996f;
 }
 
 /* The same by division, for any scale above 0. Of a subnormal one few bits are left, so that
