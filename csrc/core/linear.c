@@ -85,9 +85,24 @@ share_rows(const attn_linear_problem *a, const attn_linear_problem *b)
            (p->minimum.fine == NULL) == (q->minimum.fine == NULL);
 }
 
+/* Have n products the same rows and sizes, and so the same tasks, which threads share evenly? Then
+ * the tasks of the same rows are one, which rounds these once. */
+static bool
+share_tasks(const job *jobs, int n, int n_threads)
+{
+    for (int i = 1; i < n; i++) {
+        if (!share_rows(jobs->l, jobs[i].l) || jobs[i].l->n_out != jobs->l->n_out) {
+            return false;
+        }
+    }
+    return n > 1 && jobs->n_tasks % n_threads == 0;
+}
+
+/* Each of the first jobs' tasks is followed by the same one of n_after jobs, which are `step` jobs
+ * apart. */
 typedef struct {
     const job *jobs;
-    ptrdiff_t n_then; /* jobs[i + n_then] does after jobs[i] what that does; or 0 */
+    ptrdiff_t step, n_after;
 } job_list;
 
 static void
@@ -101,8 +116,8 @@ run_task(const void *context, ptrdiff_t index, const attn_worker *worker)
     }
     attn_linear_task task = task_at(j, index);
     run_job(j, &task, false, worker);
-    if (list->n_then > 0) {
-        const job *then = j + list->n_then;
+    for (ptrdiff_t i = 1; i <= list->n_after; i++) {
+        const job *then = j + i * list->step;
         run_job(then, &task, share_rows(j->l, then->l), worker);
     }
 }
@@ -206,7 +221,7 @@ static void
 share_tiles(job *j, int n_threads)
 {
     const attn_linear_problem *l = j->l;
-    ptrdiff_t most = l->quantized != NULL ? ATTN_MANY_ROWS
+    ptrdiff_t most = l->quantized != NULL ? ATTN_INTEGER_ROWS
                      : l->many_rows       ? j->kernel->many_rows(l)
                                           : ATTN_TASK_ROWS;
     ptrdiff_t n_row_tasks = attn_divide_up(rows_of(l), most);
@@ -368,7 +383,11 @@ attn_linears(int n, attn_linear_problem *const *problems,
             size > tasks.workspace_size ? size : tasks.workspace_size;
         tasks.n += i < n ? jobs[i].n_tasks : 0;
     }
-    job_list list = {jobs, then == NULL ? 0 : n};
+    job_list list = {jobs, n, then != NULL};
+    if (then == NULL && share_tasks(jobs, n, n_threads)) {
+        list = (job_list){jobs, 1, n - 1};
+        tasks.n = jobs->n_tasks;
+    }
     tasks.context = &list;
     int status = attn_run_tasks(&tasks, call);
     if (jobs != few) {

@@ -12,6 +12,7 @@
 #define ATTN_QUAD 4      /* rows of W whose codes are next to each other */
 #define ATTN_CODE_ROWS 8 /* rows are padded to a multiple of it, or of more */
 #define ATTN_LEAST_GROUP 16
+#define ATTN_INTEGER_ROWS 128 /* of x, that a task loads at a time, at most */
 #define ATTN_CODE_VALUES 16
 #define ATTN_RADIX                                                                     \
     65024 /* 254 * 256: two digits of 8 bits hold numbers below half of it */

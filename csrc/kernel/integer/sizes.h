@@ -10,7 +10,7 @@ enum {
     QUAD_ROW = PANEL * ATTN_QUAD,     /* bytes of a panel's quads of the same rows */
     OUTPUT_COLUMNS = 8 * PANEL,       /* that are stored at a time */
     OUTPUT_ROW = OUTPUT_COLUMNS + 16, /* not a multiple of 4 KB's divisors */
-    MOST_ROWS = ATTN_TASK_ROWS * 2,   /* that are loaded at a time; fewer where they */
+    MOST_ROWS = ATTN_INTEGER_ROWS,    /* that are loaded at a time; fewer where they */
     MOST_BYTES = 5 << 17,             /* would be larger, but at least LEAST_ROWS */
     LEAST_ROWS = 8,
     SHARED_FROM = 4,        /* rows; so many share a panel that is made ready once */
