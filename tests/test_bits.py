@@ -441,6 +441,34 @@ def test_bias_of_minus_infinity_has_the_bits_of_a_mask(attend, problem, n_querie
     )
 
 
+@pytest.mark.quick(shape=((70, 150),), kind=("float32",))
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "shape", [(2, 70, 150), (1, 70, 150), (70, 150), (70, 1), (2, 1, 150), ()], ids=str
+)
+def test_bias_of_many_queries_has_the_bits_of_few(attend, problem, shape, kind):
+    query, key, value = problem(2, 70, 150, 9, 5)
+    mask = np.random.default_rng(1).random((2, 70, 150)) < 0.6
+    bias = standard_normal(*shape)
+    bias.flat[5::7] = -np.inf
+    bias.flat[33::500] = np.nan
+    bias = bias.astype(kind)
+    wide = np.broadcast_to(bias, mask.shape)
+    columns = np.asfortranarray(wide)
+    for options in ({}, {"mask": mask}, {"softcap": 2.0}):
+        whole = everything(attend, query, key, value, bias=bias, **options)
+        other = everything(attend, query, key, value, bias=columns, **options)
+        assert_same_bits(other, whole)
+        for first, end in ((0, 1), (3, 16), (16, 29), (5, 69)):
+            part = slice(first, end)
+            if "mask" in options:
+                options = {"mask": mask[:, part]}
+            few = everything(
+                attend, query[:, part], key, value, bias=wide[:, part], **options
+            )
+            assert_same_bits(few, rows(whole, part))
+
+
 @pytest.mark.quick(n_queries=(21,))
 @pytest.mark.parametrize("n_queries", [1, 21])
 def test_unseen_blocks_and_chunks_change_no_bit(attend, problem, n_queries):

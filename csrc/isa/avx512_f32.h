@@ -9,6 +9,7 @@
 #define PANEL_ROWS 12
 #define TILE_VECTORS 2
 #define HAS_MANY_ROWS 1
+#define LOADS_COLUMNS 1
 #include "vec/avx512_f32.h"
 
 #endif

@@ -19,6 +19,10 @@
 #define HAS_MANY_ROWS 0 /* has the kernel a form of products for many rows? */
 #endif
 
+#ifndef LOADS_COLUMNS
+#define LOADS_COLUMNS 0 /* does the vocabulary have v_load_columns? */
+#endif
+
 #ifdef MATRIX_UNIT
 enum {
     HAS_UNIT = 1,

@@ -111,25 +111,25 @@ static inline v_real v_byte(v_real a, int k)
     return _mm512_sub_ps(_mm512_castsi512_ps(x), power);
 }
 
-/* Four rounds: neighbours' 32-bit and 64-bit halves, then 128-bit quarters twice. */
+/* Transposes the squares of 128-bit quarters: neighbours' 32-bit and 64-bit halves. */
+static INLINE void v_transpose_quarters(v_real a[4])
+{
+    __m512d lo0 = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
+    __m512d hi0 = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
+    __m512d lo1 = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
+    __m512d hi1 = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
+    a[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo0, lo1));
+    a[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo0, lo1));
+    a[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi0, hi1));
+    a[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi0, hi1));
+}
+
+/* Two rounds within quarters, and two of quarters. */
 static INLINE void v_transpose(v_real a[LANES])
 {
     v_real t[LANES];
 
-    UNROLLED for (int i = 0; i < 16; i += 2)
-    {
-        t[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-    UNROLLED for (int i = 0; i < 16; i += 4)
-    {
-        __m512d lo0 = _mm512_castps_pd(t[i]), lo1 = _mm512_castps_pd(t[i + 2]);
-        __m512d hi0 = _mm512_castps_pd(t[i + 1]), hi1 = _mm512_castps_pd(t[i + 3]);
-        a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo0, lo1));
-        a[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo0, lo1));
-        a[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi0, hi1));
-        a[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi0, hi1));
-    }
+    UNROLLED for (int i = 0; i < 16; i += 4) { v_transpose_quarters(a + i); }
     UNROLLED for (int i = 0; i < 4; i++)
     {
         t[i] = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88);
@@ -144,4 +144,17 @@ static INLINE void v_transpose(v_real a[LANES])
         a[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
         a[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
     }
+}
+
+/* a[k] = column k of these rows. Loads bring quarters to their places: shuffles wait less. */
+static INLINE void v_load_columns(v_real a[LANES], const real *const rows[LANES])
+{
+    UNROLLED for (int i = 0; i < 16; i++)
+    {
+        a[i] = _mm512_castps128_ps512(_mm_loadu_ps(rows[i % 4] + i / 4 * 4));
+        a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(rows[i % 4 + 4] + i / 4 * 4), 1);
+        a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(rows[i % 4 + 8] + i / 4 * 4), 2);
+        a[i] = _mm512_insertf32x4(a[i], _mm_loadu_ps(rows[i % 4 + 12] + i / 4 * 4), 3);
+    }
+    UNROLLED for (int i = 0; i < 16; i += 4) { v_transpose_quarters(a + i); }
 }

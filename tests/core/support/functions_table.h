@@ -190,6 +190,23 @@ transpose(void *square)
     }
 }
 
+#if LOADS_COLUMNS
+static void
+load_columns(void *square)
+{
+    v_real a[LANES];
+    const real *rows[LANES];
+
+    for (int i = 0; i < LANES; i++) {
+        rows[i] = (const real *)square + (ptrdiff_t)i * LANES;
+    }
+    v_load_columns(a, rows);
+    for (int i = 0; i < LANES; i++) {
+        v_store((real *)square + (ptrdiff_t)i * LANES, a[i]);
+    }
+}
+#endif
+
 static void
 load_f16_array(const uint16_t *from, void *to, ptrdiff_t n)
 {
@@ -263,6 +280,9 @@ const functions FUNCTIONS = {
     .select = select_lanes,
     .reduce_max = reduce_max,
     .transpose = transpose,
+#if LOADS_COLUMNS
+    .load_columns = load_columns,
+#endif
     .load_f16 = load_f16_array,
     .load_bf16 = load_bf16_array,
 #if REAL_BITS == 32

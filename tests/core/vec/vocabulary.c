@@ -168,23 +168,34 @@ test_vocabulary_is_the_scalar_one(void)
     }
 }
 
+static void
+expect_transposes(const functions *f, int bits, void (*transpose)(void *),
+                  const char *name)
+{
+    static reals square;
+    int n = f->lanes, n_wrong = 0;
+
+    for (int i = 0; i < n * n; i++) {
+        set_bits(&square, bits, i, (uint64_t)i);
+    }
+    transpose(&square);
+    for (int i = 0; i < n * n; i++) {
+        n_wrong += get_bits(&square, bits, i) != (uint64_t)(i % n * n + i / n);
+    }
+    expect(n_wrong == 0, "%s of %s, %d bits", name, f->tier, bits);
+}
+
 void
 test_vectors_are_transposed(void)
 {
-    static reals square;
     const functions *f;
 
     for (int bits = 32; bits <= 64; bits += 32) {
         for (int t = 0; (f = functions_at(bits, t)) != NULL; t++) {
-            int n = f->lanes, n_wrong = 0;
-            for (int i = 0; i < n * n; i++) {
-                set_bits(&square, bits, i, (uint64_t)i);
+            expect_transposes(f, bits, f->transpose, "v_transpose");
+            if (f->load_columns != NULL) {
+                expect_transposes(f, bits, f->load_columns, "v_load_columns");
             }
-            f->transpose(&square);
-            for (int i = 0; i < n * n; i++) {
-                n_wrong += get_bits(&square, bits, i) != (uint64_t)(i % n * n + i / n);
-            }
-            expect(n_wrong == 0, "v_transpose of %s, %d bits", f->tier, bits);
         }
     }
 }

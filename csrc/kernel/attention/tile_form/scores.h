@@ -32,14 +32,50 @@ bias_beside_values(const work *w, ptrdiff_t end)
                                       : (prefetch){.n_rows = 0};
 }
 
-/* finish_scores of a tile, whose first key is `first` of the block, with the bias, LANES x
- * LANES at a time: what is transposed stays near. */
-static void
-finish_with_bias(const work *w, const block *b, const strip *all, int tile,
-                 ptrdiff_t first)
+#if LOADS_COLUMNS
+/* finish_scores without softcap of LANES rows and keys, whose bias is in `rows`. */
+static INLINE void
+finish_square(const strip s, real scale, const real *const rows[LANES])
+{
+    v_real x[LANES], minus_inf = v_set1((real)-INFINITY);
+
+    v_load_columns(x, rows);
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
+        x[i] = v_add(v_mul(v_load(s.at + i * WIDTH), v_set1(scale)), x[i]);
+        if (s.bits != NULL) {
+            x[i] = v_select(v_mask_of(s.bits[i] >> s.first_bit), x[i], minus_inf);
+        }
+        v_store(s.at + i * WIDTH, x[i]);
+    }
+}
+#endif
+
+/* finish_scores of at most LANES rows and keys. Their bias is transposed on the way or, where that
+ * is no faster or they are fewer, near by. */
+static INLINE void
+finish_part(const work *w, strip *part, const real *const rows[LANES], ptrdiff_t n_rows)
 {
     real bias[LANES * LANES];
 
+#if LOADS_COLUMNS
+    if (n_rows == LANES && part->n_lines == LANES && !has_softcap(w->rows.p)) {
+        finish_square(*part, w->scale, rows);
+        return;
+    }
+#endif
+    transpose_in(bias, LANES, rows, n_rows, part->n_lines, NULL);
+    part->bias = bias;
+    part->bias_line = LANES;
+    part->n_vec = 1;
+    finish_scores(part, w->scale, w->rows.p);
+}
+
+/* finish_scores of a tile, whose first key is `first` of the block, with the bias. */
+static NOINLINE void
+finish_with_bias(const work *w, const block *b, const strip *all, int tile,
+                 ptrdiff_t first)
+{
     for (ptrdiff_t lane = 0; lane < tile_rows(&w->rows, tile); lane += LANES) {
         ptrdiff_t n_rows = least(tile_rows(&w->rows, tile) - lane, LANES);
         const real *rows[LANES] = {NULL};
@@ -50,14 +86,10 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
         for (ptrdiff_t k = 0; k < all->n_lines; k += LANES) {
             strip part = *all;
             part.n_lines = least(all->n_lines - k, LANES);
-            transpose_in(bias, LANES, rows, n_rows, part.n_lines, NULL);
             part.at += k * WIDTH + lane;
-            part.bias = bias;
-            part.bias_line = LANES;
             part.bits = all->bits == NULL ? NULL : all->bits + k;
             part.first_bit += lane;
-            part.n_vec = 1;
-            finish_scores(&part, w->scale, w->rows.p);
+            finish_part(w, &part, rows, n_rows);
             for (ptrdiff_t i = 0; i < n_rows; i++) {
                 ONE_BY_ONE;
                 rows[i] += LANES;
