@@ -5,6 +5,7 @@ A tier that has the kernels of another one for a test's numbers is left out.
 
 import gc
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -17,6 +18,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("long", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Tests interrupt themselves, but what a shell starts in the background ignores that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Of a test that is marked quick, only these tiers and dtypes are. The mark itself may
 # name others, and values of other parameters: `@pytest.mark.quick(n_keys=(1, 129))`.
