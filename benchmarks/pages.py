@@ -70,8 +70,7 @@ def new_store(results):
     run = {key: results[key] for key in ("command", "date")}
     run |= {"load": found["load average before"], "limits": found["limits"]}
     if results.get("left_out"):
-        rows = "; ".join(results["left_out"])
-        run["note"] = f"not measured, because the time was over: {rows}"
+        run["left_out"] = results["left_out"]
     return {
         "machine": {key: found[key] for key in MACHINE},
         "runs": [{**run, "versions": versions}],
@@ -93,6 +92,7 @@ def add(store, later):
     store["rows"] += new.values()
     store["runs"] += later["runs"]
     forget_unused_runs(store)
+    forget_what_others_measured(store)
 
 
 def forget_unused_runs(store):
@@ -101,6 +101,15 @@ def forget_unused_runs(store):
     store["runs"] = [store["runs"][i] for i in used]
     for row in store["rows"]:
         row["run"] = used.index(row["run"])
+
+
+def forget_what_others_measured(store):
+    """Of the rows that a run had no time for, keep those that no other run has."""
+    found = {report.title(*report.row_key(row)) for row in store["rows"]}
+    for run in store["runs"]:
+        left = [title for title in run.pop("left_out", []) if title not in found]
+        if left:
+            run["left_out"] = left
 
 
 def read(path):
@@ -144,6 +153,8 @@ def run_lines(runs):
             threads = "1 thread" if n_threads == "1" else f"{n_threads} threads"
             lines.append(f"limits with {threads}: {text or 'no C compiler'}")
         lines += [run["note"]] if "note" in run else []
+        if left := run.get("left_out"):
+            lines.append(f"not measured, because the time was over: {'; '.join(left)}")
         for line in lines:
             found.setdefault(line, []).append(str(i))
     for line, numbers in found.items():

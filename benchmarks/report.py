@@ -142,6 +142,10 @@ def row_key(row):
     return row["group"], row["name"], row.get("threads")
 
 
+def title(group, name, n_threads=None):
+    return f"{group} {name}" + (f", {n_threads} thr" if n_threads else "")
+
+
 def misses(rows, bounds=()):
     """A heading and a table for each group with kept rows that missed a target.
 

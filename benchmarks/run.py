@@ -114,7 +114,7 @@ def chosen_rows(options):
         chosen = options.rows in row.name and (row.quick or not options.quick)
         if chosen and peers.has_needs_of(row):
             for n_threads in row.thread_counts or thread_counts(row.group, options):
-                yield f"{row.group} {row.name}, {n_threads} thr", row, n_threads
+                yield report.title(row.group, row.name, n_threads), row, n_threads
 
 
 def jobs(options, systems):
@@ -124,7 +124,7 @@ def jobs(options, systems):
         yield title, partial(timed, row, n_threads, systems, how)
     for group, name, job in other_jobs(options, systems, how.rounds):
         if group in options.group and options.rows in name:
-            yield f"{group} {name}", job
+            yield report.title(group, name), job
 
 
 def other_jobs(options, systems, n_rounds):

@@ -612,7 +612,23 @@ def test_a_run_compares_many_threads_with_one_and_ends_in_time(tmp_path):
     assert results["left_out"] == ["scaling full 1x8x64x64, 1 thr"]
     assert "left out when the time was over: scaling full 1x8x64x64, 1 thr" in printed
     (kept,) = pages.new_store(results)["runs"]
-    assert kept["note"].endswith("time was over: scaling full 1x8x64x64, 1 thr")
+    (line,) = [x for x in pages.run_lines([kept]) if "not measured" in x]
+    assert line.endswith("time was over: scaling full 1x8x64x64, 1 thr")
+
+
+@pytest.mark.quick
+def test_a_page_names_no_row_as_left_out_that_another_run_has():
+    machine = dict.fromkeys(("cpu", "model", "cpus", "tier"))
+    row = {"group": "full", "name": "1x2x3x4", "threads": 2, "run": 0}
+    store = {"machine": machine, "rows": [row], "runs": [{"versions": {}}]}
+    left = ["full 1x2x3x4, 2 thr", "full 1x2x3x4, 1 thr"]
+    later = {
+        "machine": machine,
+        "rows": [{**row, "name": "others"}],
+        "runs": [{"versions": {}, "left_out": left}],
+    }
+    pages.add(store, later)
+    assert [run.get("left_out") for run in store["runs"]] == [None, left[1:]]
 
 
 def scaling_row(name, threads, **faster_than):
