@@ -806,6 +806,26 @@ def test_heads_of_a_quantised_layer_have_its_numbers():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("n_rows", [1, 7, 129, 384])
+def test_products_of_the_same_rows_have_the_bits_of_each_alone(
+    n_rows, num_threads, activations
+):
+    layer = MultiHeadAttention(96, 3, bias=True, rng=np.random.default_rng(0))
+    layer.quantize(activations=activations)
+    x = normal(2, n_rows, 96)
+    cache = layer.new_cache(2, n_rows)
+    layer(x, cache=cache, num_threads=num_threads)
+    for got, weight, bias in (
+        (cache.key, layer.W_k, layer.b_k),
+        (cache.value, layer.W_v, layer.b_v),
+    ):
+        alone = linear(x, weight, bias).reshape(2, n_rows, 3, 32)
+        assert_same_bits(got, alone.swapaxes(1, 2))
+
+
+@pytest.mark.quick
 def test_gradients_are_refused_by_name():
     for name in ("attention", "feed-forward", "encoder"):
         with pytest.raises(ValueError, match="quantised, which cannot be trained"):
