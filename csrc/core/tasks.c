@@ -119,7 +119,8 @@ end_task(ptrdiff_t list, int worker, int64_t begin)
 int
 attn_useful_threads(double work, int n_threads)
 {
-    double repaid = 1 + work / get_work_per_thread();
+    double shares = work / get_work_per_thread();
+    double repaid = shares < 1 ? 1 : 2 * shares;
 
     n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
     return repaid < n_threads ? (int)repaid : n_threads;

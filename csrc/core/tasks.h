@@ -67,7 +67,8 @@ int attn_useful_threads(double work, int n_threads);
 /* How many threads run n_tasks tasks that together have this work. */
 int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
 
-/* How many multiplications repay waking one more thread: some 20 us of them. */
+/* How many multiplications repay waking a second thread: some 20 us of them. Half as many repay each
+ * one after it, because the threads that are awake wake the others. */
 #define ATTN_WORK_PER_THREAD 1e6
 
 /* Those that take as long as beginning a task. */

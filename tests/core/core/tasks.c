@@ -68,8 +68,8 @@ test_threads_that_work_repays(void)
     expect(threads_of_attention(1, 16, 16, ATTN_F32) == 1, "a tiny call takes threads");
     expect(threads_of_attention(8, 1, 32, ATTN_F32) == 1, "a tiny cache takes threads");
     expect(threads_of_attention(8, 1, 50, ATTN_F32) == 1 &&
-               threads_of_attention(8, 1, 500, ATTN_F32) == 5 &&
-               threads_of_attention(8, 64, 64, ATTN_F32) == 6,
+               threads_of_attention(8, 1, 500, ATTN_F32) == 9 &&
+               threads_of_attention(8, 64, 64, ATTN_F32) == 10,
            "threads are not those that the documentation says");
     expect(n >= 4, "a query of 12 heads and 512 keys, 3 MB, takes %d", n);
     expect(threads_of_attention(12, 1, 512, ATTN_BF16) < n,
