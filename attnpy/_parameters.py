@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 # What a layer has in the place of an array, in an order or with bits of its own.
 FROZEN = (PackedWeight, PackedTable, QuantizedWeight, QuantizedTable)
 QUANTIZED = (QuantizedWeight, QuantizedTable)
+ARRAYS = (np.ndarray, *FROZEN)
+PLAIN = (type(None), bool, int, float, str)  # no layers, which is quickly known
 # What `quantize` takes of models, beside the matrices W_... of their layers.
 TABLES = ("token_embedding",)
 HEADS = ("output", "pooler_weight", "classifier_weight", "dense_weight")
@@ -387,12 +389,14 @@ def walk(layer: object, prefix: str = "") -> list[tuple[str, Parameter]]:
 def _attributes(layer: object, prefix: str = "") -> Iterator[tuple[str, object, str]]:
     """Yield the places of arrays: the name, the layer, its attribute."""
     for name, value in vars(layer).items():
-        if isinstance(value, (np.ndarray, *FROZEN)):
+        if isinstance(value, ARRAYS):
             yield prefix + name, layer, name
-        for i, inner in enumerate(value if isinstance(value, list) else [value]):
-            if hasattr(inner, "load_state_dict"):
-                number = f".{i}" if isinstance(value, list) else ""
-                yield from _attributes(inner, f"{prefix}{name}{number}.")
+        elif isinstance(value, list):
+            for i, inner in enumerate(value):
+                if hasattr(inner, "load_state_dict"):
+                    yield from _attributes(inner, f"{prefix}{name}.{i}.")
+        elif type(value) not in PLAIN and hasattr(value, "load_state_dict"):
+            yield from _attributes(value, f"{prefix}{name}.")
 
 
 def is_matrix(name: str) -> bool:
