@@ -114,7 +114,8 @@ def check_trainable(layer: object, names: tuple[str, ...]) -> None:
             )
         if array is None:
             continue
-        if not isinstance(array, np.ndarray) or array.dtype.name not in _TRAINABLE:
+        is_array = isinstance(array, np.ndarray)
+        if not is_array or _dtypes.name(array.dtype) not in _TRAINABLE:
             raise TypeError(
                 f"{name}: expected an array of float32 or float64 where gradients are "
                 f"wanted, got {getattr(array, 'dtype', type(array).__name__)}"

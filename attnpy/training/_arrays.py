@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _checks
+from attnpy import _checks, _dtypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def check_floating(
     """Require an array of one of these dtypes."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{place}: expected an ndarray, got {type(array).__name__}")
-    if array.dtype.name not in kinds:
+    if _dtypes.name(array.dtype) not in kinds:
         expected = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
         raise TypeError(f"{place}: expected {expected}, got {array.dtype}")
 
@@ -57,6 +57,11 @@ def blocks(arrays: Sequence[Array], read_only: int = -1) -> Iterator[tuple[Array
     blocks where the arrays' numbers do not lie in one order: they are written back.
     """
     if arrays[0].size == 0:
+        return
+    if all(map(_is_line, arrays)) and all(
+        array.dtype == arrays[0].dtype for array in arrays[1:4]
+    ):
+        yield tuple(array.reshape(-1) for array in arrays)
         return
     dtypes = [arrays[0].dtype] * 4 + [array.dtype for array in arrays[4:]]
     flags: list[Any] = [
@@ -75,8 +80,16 @@ def blocks(arrays: Sequence[Array], read_only: int = -1) -> Iterator[tuple[Array
             yield block if isinstance(block, tuple) else (block,)
 
 
+def _is_line(array: Array) -> bool:
+    """Tell whether the numbers lie one after another, as those of most arrays do."""
+    return type(array) is np.ndarray and array.flags.carray
+
+
 def _check_apart(arrays: Mapping[str, Array], name: str) -> None:
     """Require arrays that share no numbers, which would change twice."""
+    owners = {_owner(array) for array in arrays.values()}
+    if None not in owners and len(owners) == len(arrays):
+        return
     # Sorted by their first bytes: an array can only overlap those that begin before its
     # end.
     spans = sorted((*_span(array), key) for key, array in arrays.items())
@@ -123,7 +136,7 @@ def _owner(array: Any) -> int | None:
 
 def _overlaps_itself(array: Array) -> bool:
     """Tell whether two elements have a byte in common."""
-    if array.size == 0:
+    if array.flags.c_contiguous or array.size == 0:
         return False
     steps = [(abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)]
     steps = sorted((step, n) for step, n in steps if n > 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _attnpy, _checks, _keywords, _parameters, _pickles, _repr
+from attnpy import _attnpy, _checks, _dtypes, _keywords, _parameters, _pickles, _repr
 from attnpy._dtypes import is_bfloat16
 from attnpy.training import _arrays
 
@@ -280,7 +280,8 @@ class AdamW:
                 place = f"gradients[{name!r}]"
                 _arrays.check_floating(given[name], place, _arrays.TRAINED)
                 kinds, theirs = _gradient_dtypes(array), given[name].dtype
-                if theirs.name not in kinds or given[name].shape != array.shape:
+                is_one = _dtypes.name(theirs) in kinds
+                if not is_one or given[name].shape != array.shape:
                     faults.append(
                         f"{name}: expected {' or '.join(kinds)} {array.shape}, got "
                         f"{theirs} {given[name].shape}"
@@ -318,7 +319,7 @@ def _power(base: float, exponent: int) -> float:
 
 def _gradient_dtypes(parameter: Array) -> tuple[str, ...]:
     """Return the dtypes that a parameter's gradient may have."""
-    name = parameter.dtype.name
+    name = _dtypes.name(parameter.dtype)
     return (name, "float32") if name == "bfloat16" else (name,)
 
 
