@@ -378,6 +378,21 @@ def test_a_row_that_is_looked_up_often_has_the_sum_of_its_gradients():
     assert not found[[0, 2, 4]].any()
 
 
+@pytest.mark.quick
+def test_gradients_of_rows_that_are_looked_up_are_added_in_order():
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(np.repeat(np.arange(6), [1, 100, 0, 33, 32, 2]))
+    layer = Embedding(6, 3)
+    grad = rng.standard_normal((len(ids), 3), dtype=np.float32)
+    expected = np.zeros((6, 3), np.float32)
+    for row, own in zip(ids, grad, strict=True):
+        expected[row] += own
+    _, pullback = layer.vjp(ids)
+    assert_same_bits(pullback(grad)["weight"], expected)
+    _, pullback = layer.vjp(ids[:0])
+    assert not pullback(grad[:0])["weight"].any()
+
+
 def trained(num_threads, checkpoint=False, steps=3):
     """A model after a few steps of gradient descent."""
     model = CausalDecoder(
