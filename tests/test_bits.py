@@ -21,7 +21,7 @@ from support.calls import (
     on_tier,
     threads_for_any_work,
 )
-from support.comparisons import assert_same_bits
+from support.comparisons import assert_right, assert_same_bits
 
 from attnpy import _attnpy, attention
 
@@ -439,6 +439,42 @@ def test_bias_of_minus_infinity_has_the_bits_of_a_mask(attend, problem, n_querie
         everything(attend, *arrays, bias=np.where(mask, bias, -np.inf)),
         everything(attend, *arrays, bias=bias, mask=mask),
     )
+
+
+@pytest.mark.quick(n_queries=(21,))
+@pytest.mark.parametrize("n_queries", [1, 3, 21, 150])
+def test_bias_with_causality_has_the_bits_of_one_that_hides(attend, problem, n_queries):
+    """In both forms, for rows that begin a block of keys, cross one, and end one."""
+    query, key, value = problem(4, 150, 300, 9, 5, n_kv_heads=2)
+    bias = standard_normal(4, 150, 300).astype(query.dtype)
+    i, j = np.ogrid[:150, :300]
+    for offset in (0, 100, 150):
+        seen, part = j <= i + offset, slice(150 - n_queries, 150)
+        options = {"causal": True, "q_offset": offset + 150 - n_queries}
+        results = everything(
+            attend, query[:, part], key, value, bias=bias[:, part], **options
+        )
+        for same in ({"bias": np.where(seen, bias, -np.inf)}, {"mask": seen}):
+            same = {"bias": bias} | same
+            expected = everything(attend, query, key, value, **same)
+            assert_same_bits(results, rows(expected, part))
+    assert_right(attend, query, key, value, bias=bias, causal=True)
+
+
+@pytest.mark.quick(n_queries=(64,))
+@pytest.mark.parametrize("n_queries", [3, 64, 96])
+def test_bias_that_hides_few_keys_has_the_bits_of_a_mask(attend, problem, n_queries):
+    query, key, value = problem(2, n_queries, 320, 9, 5)
+    value[1, 199], value[0, 9] = np.nan, np.inf
+    places = [(2, 9), (n_queries - 1, 100), (n_queries // 2, 199), slice(None)]
+    for i, j in [*places[:3], (places[3], 9), (places[3], [9, 70, 199, 319])]:
+        bias = standard_normal(2, n_queries, 320).astype(query.dtype)
+        bias[:, 1, 50] = np.inf, np.nan
+        mask = np.ones(bias.shape, bool)
+        mask[:, i, j] = False
+        expected = everything(attend, query, key, value, bias=bias, mask=mask)
+        bias[~mask] = -np.inf
+        assert_same_bits(everything(attend, query, key, value, bias=bias), expected)
 
 
 @pytest.mark.quick(shape=((70, 150),), kind=("float32",))

@@ -78,8 +78,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
 /* The whole block, a tile after the other, so that its scores stay in the first-level cache:
  * where keys are read in place, and tiles of values are there at once. */
 static bool
-attend_in_turn(work *w, const block *b, const span *spans, const span *seen,
-               prefetch *next)
+attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
 {
     key_run run = keys_of(&w->rows, seen->first, seen->n);
     prefetch beside[2] = {next_prefetch(w, b->end, false),

@@ -11,6 +11,8 @@
 typedef struct {
     ptrdiff_t first, end;
     attn_coverage coverage;
+    bool unsearched; /* -inf of the bias is found while it is added to scores, */
+    bool hides_late; /* and some was found there */
 } block;
 
 /* The block's bias of row r of the task: where it lies, if it can be read there, or
@@ -73,6 +75,41 @@ load_bias(task_rows *t, block *b)
     }
 }
 
+/* Can the block's bias be added to scores before anybody looks for -inf? In tile form, where only
+ * whole squares are added, and if each tile has a row that sees both ends of the block: then
+ * -inf elsewhere leaves all spans as long as they are. */
+static bool
+searches_late(const task_rows *t, const block *b)
+{
+    const attn_problem *p = t->p;
+    ptrdiff_t n_keys = b->end - b->first;
+
+    if (!LOADS_COLUMNS || t->row_form || b->coverage != ATTN_SEE_ALL ||
+        !is_plain(&p->bias, p->n_keys) || p->softcap > 0 || are_bytes(&p->value) ||
+        t->task->n_rows % LANES != 0 || n_keys % LANES != 0) {
+        return false;
+    }
+    for (int tile = 0; tile < t->n_tiles; tile++) {
+        const real *row = bias_row(t, b, (ptrdiff_t)tile * WIDTH);
+        if (row[0] < -REAL_MAX || row[n_keys - 1] < -REAL_MAX) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Finds the -inf of a block that is unsearched, once some of it may have some. */
+static NOINLINE void
+search_late(task_rows *t, block *b)
+{
+    b->unsearched = false;
+    load_bias(t, b);
+    b->hides_late = b->coverage == ATTN_SEE_SOME;
+    if (b->hides_late) {
+        attn_transpose_bits(t->see, b->end - b->first, t->see_lanes);
+    }
+}
+
 /* The bias of the block at `first` for the task's rows of one head; behind the last block, that of
  * the next task's first one. */
 static prefetch
@@ -96,19 +133,24 @@ bias_prefetch(const task_rows *t, ptrdiff_t first)
 }
 
 /* Prepares the block at `first` of the task's keys; returns whether any row may see any
- * of it. */
+ * of it. If `late`, the caller adds the bias by finish_tile and opens spans again where that
+ * hides keys. */
 static NOINLINE bool
-open_block(task_rows *t, ptrdiff_t first, block *b)
+open_block(task_rows *t, ptrdiff_t first, block *b, bool late)
 {
     const attn_problem *p = t->p;
 
     b->first = first;
     b->end = least(first + ATTN_BLOCK, t->to);
     b->coverage = attn_see_block(p, t->task, first, b->end - first, t->see);
+    b->unsearched = b->hides_late = false;
     if (b->coverage == ATTN_SEE_NONE) {
         return false;
     }
     if (p->bias.data != NULL) {
+        b->unsearched = late && searches_late(t, b);
+    }
+    if (p->bias.data != NULL && !b->unsearched) {
         load_bias(t, b);
     }
     if (!t->row_form && b->coverage == ATTN_SEE_SOME) {

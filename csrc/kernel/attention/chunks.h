@@ -73,7 +73,7 @@ attend_rows_to_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
         multiply_chunk(w, first, end);
     }
     for (; first < end; first += ATTN_BLOCK) {
-        if (open_block(&w->rows, first, &b)) {
+        if (open_block(&w->rows, first, &b, false)) {
             point_at_scores(w, first);
             attend_rows(w, &b);
         }
@@ -103,7 +103,7 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
     }
     for (; first < end; first += ATTN_BLOCK) {
         if (first + ATTN_BLOCK > w->rows.from && !attn_gives_up(worker) &&
-            open_block(&w->rows, first, &b)) {
+            open_block(&w->rows, first, &b, true)) {
             begin_products();
             attend_tiles(w, &b);
             end_products();

@@ -148,7 +148,7 @@ write_weights(work *w, const attn_worker *worker)
         if (attn_gives_up(worker)) {
             return;
         }
-        if (!open_block(&w->rows, first, &b)) {
+        if (!open_block(&w->rows, first, &b, false)) {
             continue;
         }
         begin_products();

@@ -31,7 +31,7 @@ pass_block(backward_work *w, ptrdiff_t first)
     block b;
     span spans[MAX_TILES];
 
-    if (!open_block(&w->rows, first, &b)) {
+    if (!open_block(&w->rows, first, &b, false)) {
         return;
     }
     span s = open_spans(&w->rows, &b, spans);

@@ -48,7 +48,9 @@ multiply_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
     w->scored_to = end;
     w->has_scores = true;
     for (; first < end; first += ATTN_BLOCK) {
-        block b = {first, least(first + ATTN_BLOCK, end), ATTN_SEE_ALL};
+        block b = {.first = first,
+                   .end = least(first + ATTN_BLOCK, end),
+                   .coverage = ATTN_SEE_ALL};
         if (attn_see_block(w->rows.p, w->rows.task, first, b.end - first,
                            w->rows.see) != ATTN_SEE_NONE) {
             point_at_scores(w, first);

@@ -91,7 +91,7 @@ code_lanes(real *scores, ptrdiff_t n_keys, value_scales *s, ptrdiff_t lane, real
 
 /* The softmax of a tile's scores so far, and its products with values. */
 static void
-add_coded_tile(work *w, const block *b, int tile, const span *s, const char *next)
+add_coded_tile(work *w, block *b, int tile, const span *s, const char *next)
 {
     ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
     real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
@@ -118,7 +118,7 @@ add_coded_tile(work *w, const block *b, int tile, const span *s, const char *nex
 
 /* The softmax of a block's scores, and its products with values. */
 static NOINLINE void
-add_coded_block(work *w, const block *b, const span *spans)
+add_coded_block(work *w, block *b, const span *spans)
 {
     const char *next = bytes_after_values(w, b);
 
@@ -133,7 +133,7 @@ add_coded_block(work *w, const block *b, const span *spans)
 #else
 
 static void
-add_coded_block(work *w, const block *b, const span *spans)
+add_coded_block(work *w, block *b, const span *spans)
 {
     (void)w, (void)b, (void)spans;
 }

@@ -192,8 +192,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
 
 /* By vectors, tiles do not attend one after the other: all use what is brought of keys. */
 static bool
-attend_in_turn(work *w, const block *b, const span *spans, const span *seen,
-               prefetch *next)
+attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
 {
     (void)w, (void)b, (void)spans, (void)seen, (void)next;
     return false;

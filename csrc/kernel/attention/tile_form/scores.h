@@ -33,34 +33,39 @@ bias_beside_values(const work *w, ptrdiff_t end)
 }
 
 #if LOADS_COLUMNS
-/* finish_scores without softcap of LANES rows and keys, whose bias is in `rows`. */
+/* finish_scores without softcap of LANES rows and keys, whose bias is in `rows`; adds the bias of
+ * each row to `sum`. */
 static INLINE void
-finish_square(const strip s, real scale, const real *const rows[LANES])
+finish_square(const strip s, real scale, const real *const rows[LANES], v_real *sum)
 {
-    v_real x[LANES], minus_inf = v_set1((real)-INFINITY);
+    v_real x[LANES], part[4], minus_inf = v_set1((real)-INFINITY);
 
     v_load_columns(x, rows);
     UNROLLED for (int i = 0; i < LANES; i++)
     {
+        part[i % 4] = i < 4 ? x[i] : v_add(part[i % 4], x[i]);
         x[i] = v_add(v_mul(v_load(s.at + i * WIDTH), v_set1(scale)), x[i]);
         if (s.bits != NULL) {
             x[i] = v_select(v_mask_of(s.bits[i] >> s.first_bit), x[i], minus_inf);
         }
         v_store(s.at + i * WIDTH, x[i]);
     }
+    *sum = v_add(*sum, v_add(v_add(part[0], part[1]), v_add(part[2], part[3])));
 }
 #endif
 
 /* finish_scores of at most LANES rows and keys. Their bias is transposed on the way or, where that
  * is no faster or they are fewer, near by. */
 static INLINE void
-finish_part(const work *w, strip *part, const real *const rows[LANES], ptrdiff_t n_rows)
+finish_part(const work *w, strip *part, const real *const rows[LANES], ptrdiff_t n_rows,
+            v_real *sum)
 {
     real bias[LANES * LANES];
 
+    (void)sum;
 #if LOADS_COLUMNS
     if (n_rows == LANES && part->n_lines == LANES && !has_softcap(w->rows.p)) {
-        finish_square(*part, w->scale, rows);
+        finish_square(*part, w->scale, rows, sum);
         return;
     }
 #endif
@@ -71,14 +76,18 @@ finish_part(const work *w, strip *part, const real *const rows[LANES], ptrdiff_t
     finish_scores(part, w->scale, w->rows.p);
 }
 
-/* finish_scores of a tile, whose first key is `first` of the block, with the bias. */
-static NOINLINE void
+/* finish_scores of a tile, whose first key is `first` of the block, with the bias. Returns whether
+ * some of that may be -inf, if the block is unsearched: then a row's sum is -inf or NaN. */
+static NOINLINE bool
 finish_with_bias(const work *w, const block *b, const strip *all, int tile,
                  ptrdiff_t first)
 {
+    uint64_t finite = ~UINT64_C(0);
+
     for (ptrdiff_t lane = 0; lane < tile_rows(&w->rows, tile); lane += LANES) {
         ptrdiff_t n_rows = least(tile_rows(&w->rows, tile) - lane, LANES);
         const real *rows[LANES] = {NULL};
+        v_real sum = v_set1(0);
         for (ptrdiff_t i = 0; i < n_rows; i++) {
             ONE_BY_ONE;
             rows[i] = bias_row(&w->rows, b, (ptrdiff_t)tile * WIDTH + lane + i) + first;
@@ -89,13 +98,15 @@ finish_with_bias(const work *w, const block *b, const strip *all, int tile,
             part.at += k * WIDTH + lane;
             part.bits = all->bits == NULL ? NULL : all->bits + k;
             part.first_bit += lane;
-            finish_part(w, &part, rows, n_rows);
+            finish_part(w, &part, rows, n_rows, &sum);
             for (ptrdiff_t i = 0; i < n_rows; i++) {
                 ONE_BY_ONE;
                 rows[i] += LANES;
             }
         }
+        finite &= v_bits_of(v_less(v_set1(-REAL_MAX), sum));
     }
+    return finite != v_bits_of(v_mask_of(~UINT64_C(0)));
 }
 
 /* Multiplies a span's lines by the scales of its keys or values; weights of values that a row
@@ -140,7 +151,7 @@ hide_scores(real *scores, const uint64_t *bits, ptrdiff_t first_bit, ptrdiff_t n
 /* Turns the products of a span into scores, masked ones into -inf; returns the factor
  * that turns scores into logits. */
 static real
-finish_tile(work *w, const block *b, int tile, const span *s)
+finish_tile(work *w, block *b, int tile, const span *s)
 {
     bool plain = are_plain_scores(&w->rows, w->scale);
     strip all = {.at = scores_of(w, tile),
@@ -155,7 +166,14 @@ finish_tile(work *w, const block *b, int tile, const span *s)
         scale_tile(w, b, tile, s, false);
     }
     if (w->rows.task->bias != NULL) {
-        finish_with_bias(w, b, &all, tile, s->first - b->first);
+        bool may_hide = finish_with_bias(w, b, &all, tile, s->first - b->first);
+        if (LOADS_COLUMNS && b->unsearched && may_hide) {
+            search_late(&w->rows, b);
+        }
+        if (LOADS_COLUMNS && b->hides_late) {
+            hide_scores(all.at, w->rows.see_lanes + (s->first - b->first),
+                        all.first_bit, s->n);
+        }
         return 1;
     }
     if (plain && !s->masked) {
@@ -184,7 +202,7 @@ drop_tile(work *w, const block *b, int tile, const span *s, real factor)
 
 /* The softmax of a tile's scores so far: exponentials in their place, as operands. */
 static void
-exponentiate_tile(work *w, const block *b, int tile, const span *s)
+exponentiate_tile(work *w, block *b, int tile, const span *s)
 {
     ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
     real *scores = scores_of(w, tile), *rescale = w->rescale + lane;

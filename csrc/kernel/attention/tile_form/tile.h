@@ -22,7 +22,7 @@ score_spans(work *w, const block *b, const span *spans, const span *seen)
 
 /* Adds what the rows see in a block to the chunk's partial. */
 static void
-attend_tiles(work *w, const block *b)
+attend_tiles(work *w, block *b)
 {
     bool last = b->end >= w->rows.to;
     prefetch next[2] = {next_prefetch(w, b->end, true),
@@ -43,6 +43,9 @@ attend_tiles(work *w, const block *b)
             exponentiate_tile(w, b, t, &spans[t]);
         }
     }
+    if (LOADS_COLUMNS && b->hides_late) {
+        seen = open_spans(&w->rows, b, spans);
+    }
     if (codes) {
         add_coded_block(w, b, spans);
     } else if (are_bytes(&w->rows.p->value)) {
@@ -58,7 +61,7 @@ attend_tiles(work *w, const block *b)
 /* The second pass: weights[row][key] = e^(logit - max) / sum for one block, or what is
  * measured of them. */
 static void
-write_tile_weights(work *w, const block *b)
+write_tile_weights(work *w, block *b)
 {
     const attn_array *weights = &w->rows.p->weights->array;
     span spans[MAX_TILES];
