@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from attnpy._packed_weight import PackedTable, PackedWeight
     from attnpy._typing import Array
 
-GROUPS = (32, 64, 128)  # of rows, beside whole columns
+# Of rows, beside whole columns. Longer ones are worth it with 8 bits only.
+GROUPS = {8: (32, 64, 128, 256, 512), 4: (32, 64, 128)}
 MOST = np.float32(1e36)  # a number that codes are multiplied by in float32
 
 # Scales that are tried: the largest number of a group, over so many steps. What lies
@@ -44,11 +45,12 @@ def quantize(
     bits : {8, 4}, optional
         Of each number. With 4 the matrix is a little more than half as large as with 8,
         and its error some 13 times as large.
-    group : {32, 64, 128} or "column", optional
+    group : {32, 64, 128, 256, 512} or "column", optional
         How many rows of a column share a scale; by default 128 for 8 bits, and 32 for
         4. Smaller groups have a smaller error. The last group of a column may be
-        shorter.
-        "column" is one scale for all of it, or for each 65,536 rows, with 8 bits only.
+        shorter. With ``activations="int8"`` many rows are faster with larger groups.
+        "column" is one scale for all of it, or for each 65,536 rows. It, 256 and 512
+        are for 8 bits only.
     activations : {"float", "int8"}, optional
         How rows of numbers are multiplied with the matrix: with the precision of
         float32, or rounded to 8 bits first, each group of a row with its own scale. The
@@ -117,9 +119,10 @@ def judged(
         group = 128 if bits == 8 else 32
     elif isinstance(group, str) and group == "column" and bits == 8:
         group = MOST_ROWS[8]
-    elif not _is_integer(group) or group not in GROUPS:
+    elif not _is_integer(group) or group not in GROUPS[bits]:
+        expected = ", ".join(map(str, GROUPS[bits]))
         column = ' or "column"' if bits == 8 else " with 4 bits"
-        raise ValueError(f"group: expected 32, 64, 128{column}, got {group!r}")
+        raise ValueError(f"group: expected {expected}{column}, got {group!r}")
     return (8 if bits == 8 else 4), int(group), rounds
 
 

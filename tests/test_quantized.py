@@ -27,6 +27,7 @@ KINDS = [
     {"bits": 8},
     {"bits": 8, "group": 32},
     {"bits": 8, "group": "column"},
+    {"bits": 8, "group": 256},
     {"bits": 4},
     {"bits": 4, "group": 128},
 ]
@@ -332,7 +333,7 @@ def test_what_integers_hold_exactly_is_kept():
 
 @pytest.mark.quick
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (3, 200)])
-@pytest.mark.parametrize("kind", KINDS[2:4], ids=str)
+@pytest.mark.parametrize("kind", KINDS[2:5], ids=str)
 def test_sizes_may_be_small_or_nothing(shape, kind):
     W = normal(*shape)
     weight = attnpy.quantize(W, **kind)
@@ -454,10 +455,11 @@ def test_forms_of_files_take_little_more_memory_than_there(kind, bits):
     [
         ({"bits": 5}, "bits: expected 8 or 4, got 5"),
         ({"bits": True}, "bits: expected 8 or 4, got True"),
-        ({"group": 48}, 'group: expected 32, 64, 128 or "column", got 48'),
-        ({"group": True}, 'group: expected 32, 64, 128 or "column", got True'),
-        ({"group": np.array([32, 64])}, 'group: expected 32, 64, 128 or "column", got'),
+        ({"group": 48}, 'group: expected 32, 64, 128, 256, 512 or "column", got 48'),
+        ({"group": True}, 'group: .*128, 256, 512 or "column", got True'),
+        ({"group": np.array([32, 64])}, 'group: .*128, 256, 512 or "column", got'),
         ({"bits": 4, "group": "column"}, "group: expected 32, 64, 128 with 4 bits"),
+        ({"bits": 4, "group": 256}, "group: expected 32, 64, 128 with 4 bits, got 256"),
         ({"activations": "int4"}, "activations: expected"),
     ],
 )

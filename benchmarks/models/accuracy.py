@@ -149,7 +149,7 @@ def onnxruntime_states(n_threads, optimized):
 def systems(corpus, n_threads):
     """{name: how to make its function}; of a peer only where it is installed."""
     found = {"attnpy float32": attnpy_states}
-    for bits, group in ((8, 128), (8, 32), (8, "column"), (4, 32)):
+    for bits, group in ((8, 128), (8, 32), (8, 256), (8, 512), (8, "column"), (4, 32)):
         for activations in ("float", "int8"):
             name = f"attnpy {bits} bits, group {group}, {activations} rows"
             options = {"bits": bits, "group": group, "activations": activations}

@@ -547,7 +547,7 @@ def quantised(rng, weight):
         return attnpy.QuantizedWeight.from_blocks(
             codes, scale, bits=bits, group=group, zero=zero
         )
-    groups = (None, 32, 64, 128, *(("column",) if bits == 8 else ()))
+    groups = (None, 32, 64, 128, *((256, 512, "column") if bits == 8 else ()))
     return attnpy.quantize(weight, bits=bits, group=one_of(rng, groups))
 
 
@@ -562,7 +562,7 @@ def make_quantize(rng):
     if maybe(rng, 0.2):
         n += 128
     W, bits = numbers(rng, (n, m), kind), one_of(rng, (8, 4))
-    whole = ("column",) if bits == 8 else ()
+    whole = (256, 512, "column") if bits == 8 else ()
     options = {"bits": bits, "group": one_of(rng, (None, 32, 64, 128, *whole))}
     if maybe(rng):
         options["activations"] = one_of(rng, ("float", "int8"))
