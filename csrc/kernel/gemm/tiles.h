@@ -14,6 +14,7 @@ typedef struct {
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* prefetched during the product */
     ptrdiff_t b_tile, c_tile; /* of two tiles: bytes and reals from one to the other */
+    ptrdiff_t more_steps;     /* of the second of two tiles, where A is transposed */
 } tile_product;
 
 /* Can two tiles be multiplied at once, as 2 * TILE_VECTORS vectors? */
@@ -67,6 +68,31 @@ store_tiles(const v_real *sum, real *c, ptrdiff_t c_row, ptrdiff_t c_tile,
     }
 }
 
+/* sum += the steps of the second of two tiles that the first does not have. */
+static INLINE void
+add_more_steps(v_real *sum, const operand *a, ptrdiff_t a_step, const char *b,
+               ptrdiff_t b_row, ptrdiff_t n_steps, const int rows)
+{
+    for (ptrdiff_t t = 0; t < n_steps; t++) {
+        v_operand x[TILE_VECTORS];
+        UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
+        {
+            x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
+        }
+        UNROLLED for (int r = 0; r < rows; r++)
+        {
+            v_operand y = v_set1_operand(a[r]);
+            UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
+            {
+                v_real *to = &sum[(2 * r + 1) * TILE_VECTORS + v];
+                *to = v_dot(y, x[v], *to);
+            }
+        }
+        a += a_step;
+        b += b_row;
+    }
+}
+
 /* Rows i .. i + rows - 1 of C. rows, n_vec and a_transposed are constants to the compiler;
  * `next` is what a whole panel prefetches. */
 static INLINE void
@@ -110,6 +136,10 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
             }
         }
         b += m->base.b_row;
+    }
+    if (a_transposed && n_vec > TILE_VECTORS) {
+        add_more_steps(sum, a[0], a_step, b + b_tile, m->base.b_row, m->more_steps,
+                       rows);
     }
     ptrdiff_t c_row = m->base.c_row;
     __asm__(""

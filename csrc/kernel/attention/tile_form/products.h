@@ -15,7 +15,7 @@ slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
     due[1] = prefetch_slice(&next[1], d, some, most(dim, 1));
 }
 
-/* Are the products of tiles t and t + 1 computed at once? */
+/* Are the products of tiles t and t + 1 computed at once? The second may see more keys. */
 static bool
 are_paired(const work *w, const span *spans, int t)
 {
@@ -23,26 +23,27 @@ are_paired(const work *w, const span *spans, int t)
 
     return PAIRS_TILES && t + 1 < w->rows.n_tiles &&
            tile_vectors(&w->rows, t + 1) == TILE_VECTORS && s[0].first == s[1].first &&
-           s[0].n == s[1].n && s[0].narrow == s[0].first + s[0].n &&
-           s[1].narrow == s[0].narrow && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+           s[0].n <= s[1].n && s[0].narrow == s[0].first + s[0].n &&
+           s[1].narrow == s[1].first + s[1].n && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
 }
 
-/* The products of a span's keys with a tile's queries; without those at its end that only the
- * vectors behind the first see, for the first. */
+/* The products of the keys of a span, or of two that are paired, with a tile's queries. Keys at
+ * their end may be seen only by the vectors behind the first, or by the second tile. */
 static void
-multiply_span(tile_product m, const span *s, int n_vec)
+multiply_span(tile_product m, const span *s, int n_vec, bool paired)
 {
-    ptrdiff_t n = s->narrow - s->first;
+    ptrdiff_t n = paired ? s[0].n : s->narrow - s->first;
+    ptrdiff_t more = s[paired].n - n;
 
     m.base.n_rows = n;
-    multiply(m, n_vec);
-    if (n < s->n) {
-        m.base.c += n * m.base.c_row + LANES;
+    multiply(m, n_vec << paired);
+    if ((PAIRS_TILES || NARROWS) && more > 0) {
+        m.base.c += n * m.base.c_row + (paired ? m.c_tile : LANES);
         m.base.a.at += n * m.base.a.row;
-        m.base.b += LANES * sizeof(operand);
-        m.base.n_rows = s->n - n;
+        m.base.b += paired ? m.b_tile : LANES * (ptrdiff_t)sizeof(operand);
+        m.base.n_rows = more;
         m.next[0].n_rows = m.next[1].n_rows = 0;
-        multiply(m, n_vec - 1);
+        multiply(m, paired ? n_vec : n_vec - 1);
     }
 }
 
@@ -83,7 +84,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
                     .next = {due[0], due[1]},
                     .b_tile = w->rows.key_width * WIDTH * (ptrdiff_t)sizeof(operand),
                     .c_tile = scores_of(w, 1) - scores_of(w, 0)},
-                &spans[t], tile_vectors(&w->rows, t) << paired);
+                &spans[t], tile_vectors(&w->rows, t), paired);
             due[0].n_rows = due[1].n_rows = 0;
             t += paired;
         }
@@ -138,11 +139,12 @@ add_values(work *w, const block *b, int tile, const span *s, const value_slab *v
         .keep = w->rescale + (ptrdiff_t)tile * WIDTH,
         .next = {next[0], next[1]},
         .b_tile = (scores_of(w, 1) - scores_of(w, 0)) * (ptrdiff_t)sizeof(real),
-        .c_tile = paired ? output[1] - output[0] : 0};
+        .c_tile = paired ? output[1] - output[0] : 0,
+        .more_steps = paired ? s[1].n - s[0].n : 0};
 
     int n_vec = tile_vectors(&w->rows, tile) << paired;
 
-    if ((values->finite || !s->masked) && s->narrow < s->first + s->n) {
+    if (NARROWS && (values->finite || !s->masked) && s->narrow < s->first + s->n) {
         tile_product one = m;
         one.base.n_steps = (s->narrow - s->first) / TERMS;
         multiply_transposed(one, 1);
