@@ -8,6 +8,8 @@
 
 #if REAL_BITS == 32 && TERMS == 1
 
+enum { MAXIMA = 4 }; /* that do not wait for each other */
+
 /* The scales of a span's values, and what its products with a tile's weights are multiplied by. */
 typedef struct {
     real scale[ATTN_BLOCK]; /* 0 for NaN */
@@ -55,18 +57,35 @@ load_value_scales(const work *w, const block *b, int tile, const span *s,
     }
 }
 
+/* The largest of a vector's lines. It has no order, so that vectors do not wait for each other. */
+static INLINE v_real
+largest_score(const real *scores, ptrdiff_t n_keys)
+{
+    v_real top[MAXIMA];
+
+    UNROLLED for (int i = 0; i < MAXIMA; i++)
+    {
+        top[i] = v_set1((real)-INFINITY);
+    }
+    for (ptrdiff_t k = 0; k < n_keys; k += MAXIMA) {
+        UNROLLED for (int i = 0; i < MAXIMA; i++)
+        {
+            ptrdiff_t at = k + i < n_keys ? k + i : k;
+            top[i] = v_max(v_load(scores + at * WIDTH), top[i]);
+        }
+    }
+    return v_max(v_max(top[0], top[1]), v_max(top[2], top[3]));
+}
+
 /* Logits of a vector of rows become codes of weights, a line of pairs for two of them, relative to
  * the largest of the block. Adds the weights to the running sum. */
 static INLINE void
 code_lanes(real *scores, ptrdiff_t n_keys, value_scales *s, ptrdiff_t lane, real *max,
            real *sum, real *rescale)
 {
-    v_real top = v_set1((real)-INFINITY), total = v_set1(0);
+    v_real top = largest_score(scores, n_keys), total = v_set1(0);
     v_real most = v_load(s->most + lane), largest = v_set1(ATTN_LARGEST_WEIGHT);
 
-    for (ptrdiff_t k = 0; k < n_keys; k++) {
-        top = v_max(v_load(scores + k * WIDTH), top);
-    }
     v_store(rescale, raise_max(max, top));
     v_real fresh = exp_of(v_sub(top, finite_floor(v_load(max))));
     v_real by = v_select(v_less(v_set1(0), most), v_div(largest, most), v_set1(0));
