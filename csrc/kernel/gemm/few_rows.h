@@ -63,7 +63,7 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
     ptrdiff_t c_row = m->base.c_row;
     __asm__(""
             : "+r"(c_row)); /* or compilers keep all rows' addresses during the loop */
-    store_sums(sum, m->base.c, c_row, rows, n_vec);
+    store_sums(sum, m->base.c, c_row, WIDTH, rows, n_vec);
 }
 
 /* Computes columns `at_once` vectors at a time, if that many sums fit in registers. Moves on

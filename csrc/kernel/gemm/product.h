@@ -79,15 +79,49 @@ add_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const v_operand 
     }
 }
 
-/* C = sum */
+/* sum += the steps from a and b on of the second of two tiles, which the first does not have; A is
+ * transposed. */
 static INLINE void
-store_sums(const v_real *sum, real *c, ptrdiff_t c_row, const int rows, const int n_vec)
+add_more_steps(v_real *sum, const product *p, const operand *a, const char *b,
+               ptrdiff_t n_steps, const int rows)
+{
+    for (ptrdiff_t t = 0; t < n_steps; t++) {
+        v_operand x[TILE_VECTORS];
+        UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
+        {
+            x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
+        }
+        UNROLLED for (int r = 0; r < rows; r++)
+        {
+            v_operand y = v_set1_operand(a[r]);
+            UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
+            {
+                v_real *to = &sum[(2 * r + 1) * TILE_VECTORS + v];
+                *to = v_dot(y, x[v], *to);
+            }
+        }
+        a += p->a.row;
+        b += p->b_row;
+    }
+}
+
+/* Where vector v begins, in lines whose tiles are so far apart. */
+static INLINE ptrdiff_t
+vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
+{
+    return v / TILE_VECTORS * tile + v % TILE_VECTORS * vector;
+}
+
+/* C = sum; where tiles of C are c_tile reals apart, and lines c_row. */
+static INLINE void
+store_sums(const v_real *sum, real *c, ptrdiff_t c_row, ptrdiff_t c_tile,
+           const int rows, const int n_vec)
 {
     UNROLLED for (int r = 0; r < rows; r++)
     {
         UNROLLED for (int v = 0; v < n_vec; v++)
         {
-            v_store(c + r * c_row + v * LANES, sum[r * n_vec + v]);
+            v_store(c + r * c_row + vector_at(v, c_tile, LANES), sum[r * n_vec + v]);
         }
     }
 }

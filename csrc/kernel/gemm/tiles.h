@@ -27,13 +27,6 @@ panel_rows(const int n_vec)
     return n_vec > TILE_VECTORS ? PANEL_ROWS / 2 : PANEL_ROWS;
 }
 
-/* Where vector v begins, in lines whose tiles are so far apart. */
-static INLINE ptrdiff_t
-vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
-{
-    return v / TILE_VECTORS * tile + v % TILE_VECTORS * vector;
-}
-
 /* How many steps ahead rows of A that lie apart are prefetched. */
 enum { STEPS_AHEAD = 8 };
 
@@ -51,45 +44,6 @@ add_kept(v_real *sum, const real *c, ptrdiff_t c_row, ptrdiff_t c_tile, const in
             v_real *to = &sum[r * n_vec + v];
             *to = v_fma(v_load(from + r * c_row), factor, *to);
         }
-    }
-}
-
-/* C = sum */
-static INLINE void
-store_tiles(const v_real *sum, real *c, ptrdiff_t c_row, ptrdiff_t c_tile,
-            const int rows, const int n_vec)
-{
-    UNROLLED for (int r = 0; r < rows; r++)
-    {
-        UNROLLED for (int v = 0; v < n_vec; v++)
-        {
-            v_store(c + r * c_row + vector_at(v, c_tile, LANES), sum[r * n_vec + v]);
-        }
-    }
-}
-
-/* sum += the steps of the second of two tiles that the first does not have. */
-static INLINE void
-add_more_steps(v_real *sum, const operand *a, ptrdiff_t a_step, const char *b,
-               ptrdiff_t b_row, ptrdiff_t n_steps, const int rows)
-{
-    for (ptrdiff_t t = 0; t < n_steps; t++) {
-        v_operand x[TILE_VECTORS];
-        UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
-        {
-            x[v] = v_load_operands((const operand *)(const void *)b + v * LANES);
-        }
-        UNROLLED for (int r = 0; r < rows; r++)
-        {
-            v_operand y = v_set1_operand(a[r]);
-            UNROLLED for (int v = 0; v < TILE_VECTORS; v++)
-            {
-                v_real *to = &sum[(2 * r + 1) * TILE_VECTORS + v];
-                *to = v_dot(y, x[v], *to);
-            }
-        }
-        a += a_step;
-        b += b_row;
     }
 }
 
@@ -138,8 +92,7 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
         b += m->base.b_row;
     }
     if (a_transposed && n_vec > TILE_VECTORS) {
-        add_more_steps(sum, a[0], a_step, b + b_tile, m->base.b_row, m->more_steps,
-                       rows);
+        add_more_steps(sum, &m->base, a[0], b + b_tile, m->more_steps, rows);
     }
     ptrdiff_t c_row = m->base.c_row;
     __asm__(""
@@ -147,7 +100,7 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     if (m->add) {
         add_kept(sum, c, c_row, m->c_tile, rows, n_vec, m->keep);
     }
-    store_tiles(sum, c, c_row, m->c_tile, rows, n_vec);
+    store_sums(sum, c, c_row, m->c_tile, rows, n_vec);
 }
 
 /* Multiplies `rows` rows from i on, if a panel has more and as many are left; of two tiles again,
