@@ -86,7 +86,7 @@ small_args = ["-Os"]
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
 # worth it, nor for AMX, which it makes 1 % faster; it makes AVX2 on bytes slower. But
 # GCC's -O2 makes no vectors of loops over arrays of any length.
-shorter = ("*_f64", "amx_bf16_f32", "avx2_bytes", "core/optimize")
+shorter = ("*_f64", "amx_bf16_f32", "amx_bytes", "avx2_bytes", "core/optimize")
 shorter_args = ["-O2"]
 shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 # Copies of loops and functions for some arguments take 13 kB and gain nothing.

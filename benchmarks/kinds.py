@@ -70,6 +70,7 @@ KINDS = {
         "kernel/bytes/lanes.h:load_columns",
         "kernel/bytes/lanes.h:widen_panel",
         "kernel/bytes/lanes.h:zip_columns",
+        "kernel/bytes/unit.h:turn_values",
         "kernel/gemm/few_rows.h:multiply_vectors_of_rows",  # add_step multiplies
         "kernel/gemm/lines.h:convert_column",
         "kernel/gemm/lines.h:load_column",

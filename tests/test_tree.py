@@ -471,7 +471,9 @@ def test_tiers_that_tests_leave_out_have_the_kernels_of_others():
     text = Path(ROOT.parent, "csrc/core/tiers.c").read_text("utf-8")
     table = text[text.index("attn_tier tiers[]") : text.index("const attn_tier *\n")]
     name, kernel, other = r'\{"(\w+)", \w+', r",\s+&(\w+)", r",\s+(\S+)"
-    rows = re.findall(f"{name}{kernel * 2}{other}{kernel}{other}{kernel}}}", table)
+    rows = re.findall(
+        f"{name}{kernel * 2}{other}{kernel}{other}{kernel}{other}}}", table
+    )
     assert len(rows) == table.count("attn_cpu_has")
     tiers = {name: kernels for name, *kernels in rows}
     plain = tiers.keys() - ADD_INTEGERS - ADD_BFLOAT16

@@ -23,36 +23,37 @@ extern void attn_integer_unit_amx(const void *product, ptrdiff_t n, int form);
 
 extern const attn_byte_kernel attn_byte_kernel_scalar, attn_byte_kernel_avx2;
 extern const attn_byte_kernel attn_byte_kernel_avx512_vnni, attn_byte_kernel_neon;
+extern const attn_byte_unit attn_byte_unit_amx;
 
 /* All CPUs with AVX512-BF16 have AVX512-VNNI, and those with AMX for bfloat16 AMX-INT8. */
 static const attn_tier tiers[] = {
 #if defined(__x86_64__) && defined(__linux__)
     {"amx_bf16", attn_cpu_has_amx_bf16, &attn_kernel_avx512_f32,
      &attn_kernel_avx512_f64, &attn_kernel_amx_bf16, &attn_integer_kernel_avx512_vnni,
-     attn_integer_unit_amx, &attn_byte_kernel_avx512_vnni},
+     attn_integer_unit_amx, &attn_byte_kernel_avx512_vnni, &attn_byte_unit_amx},
 #endif
 #if defined(__x86_64__)
     {"avx512_bf16", attn_cpu_has_avx512_bf16, &attn_kernel_avx512_f32,
      &attn_kernel_avx512_f64, &attn_kernel_avx512_bf16,
-     &attn_integer_kernel_avx512_vnni, NULL, &attn_byte_kernel_avx512_vnni},
+     &attn_integer_kernel_avx512_vnni, NULL, &attn_byte_kernel_avx512_vnni, NULL},
     {"avx512_vnni", attn_cpu_has_avx512_vnni, &attn_kernel_avx512_f32,
      &attn_kernel_avx512_f64, NULL, &attn_integer_kernel_avx512_vnni, NULL,
-     &attn_byte_kernel_avx512_vnni},
+     &attn_byte_kernel_avx512_vnni, NULL},
     {"avx512", attn_cpu_has_avx512, &attn_kernel_avx512_f32, &attn_kernel_avx512_f64,
-     NULL, &attn_integer_kernel_avx512, NULL, &attn_byte_kernel_avx2},
+     NULL, &attn_integer_kernel_avx512, NULL, &attn_byte_kernel_avx2, NULL},
     {"avx_vnni", attn_cpu_has_avx_vnni, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64,
-     NULL, &attn_integer_kernel_avx_vnni, NULL, &attn_byte_kernel_avx2},
+     NULL, &attn_integer_kernel_avx_vnni, NULL, &attn_byte_kernel_avx2, NULL},
     {"avx2", attn_cpu_has_avx2, &attn_kernel_avx2_f32, &attn_kernel_avx2_f64, NULL,
-     &attn_integer_kernel_avx2, NULL, &attn_byte_kernel_avx2},
+     &attn_integer_kernel_avx2, NULL, &attn_byte_kernel_avx2, NULL},
 #elif defined(__aarch64__)
     {"neon_dotprod", attn_cpu_has_neon_dotprod, &attn_kernel_neon_f32,
      &attn_kernel_neon_f64, NULL, &attn_integer_kernel_neon_dotprod, NULL,
-     &attn_byte_kernel_neon},
+     &attn_byte_kernel_neon, NULL},
     {"neon", attn_cpu_has_baseline, &attn_kernel_neon_f32, &attn_kernel_neon_f64, NULL,
-     &attn_integer_kernel_neon, NULL, &attn_byte_kernel_neon},
+     &attn_integer_kernel_neon, NULL, &attn_byte_kernel_neon, NULL},
 #endif
     {"scalar", attn_cpu_has_baseline, &attn_kernel_scalar_f32, &attn_kernel_scalar_f64,
-     NULL, &attn_integer_kernel_scalar, NULL, &attn_byte_kernel_scalar},
+     NULL, &attn_integer_kernel_scalar, NULL, &attn_byte_kernel_scalar, NULL},
 };
 
 const attn_tier *

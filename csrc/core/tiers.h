@@ -30,6 +30,7 @@ typedef struct attn_tier {
     const attn_integer_kernel *integer;
     attn_integer_unit integer_unit; /* or NULL */
     const attn_byte_kernel *bytes;
+    const attn_byte_unit *byte_unit; /* or NULL */
 } attn_tier;
 
 /* Tiers this CPU has, best first. NULL past the last one or if unknown. */

@@ -103,6 +103,8 @@ static const test tests[] = {
      test_codes_of_fewer_bits_have_the_bits_of_8},
     {"tiles give products of integers the same bits",
      test_tiles_give_products_of_integers_the_same_bits},
+    {"tiles give attention over bytes the same bits",
+     test_tiles_give_attention_over_bytes_the_same_bits},
     {"short vectors give products of integers the same bits",
      test_short_vectors_give_products_of_integers_the_same_bits},
     {"rows of products of integers have the bits they have alone",

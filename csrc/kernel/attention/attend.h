@@ -39,6 +39,7 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
 
     w->rows.p = p;
     w->rows.bytes = worker->tier->bytes;
+    w->rows.byte_unit = worker->tier->byte_unit;
     w->rows.task = task;
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;

@@ -20,6 +20,7 @@ typedef struct {
     operand *query;
     real *pairs; /* tile form: (tiles, key_width / 2, WIDTH) pairs of these codes */
     const attn_byte_kernel *bytes; /* the tier's */
+    const attn_byte_unit *byte_unit;
     real factor[ATTN_TASK_ROWS]; /* what their products with bytes are multiplied by */
     uint64_t odd_rows;           /* a bit for each row that has no codes */
     real *staging; /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */

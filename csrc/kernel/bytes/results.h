@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_BYTES_RESULTS_H
 #define ATTN_KERNEL_BYTES_RESULTS_H
 
-#include "kernel/bytes/round.h"
+#include "core/bytes.h"
 
 /* Stores what a piece of dimensions from `first` on adds to scores of a panel of keys, with n_vec
  * vectors of lanes from `lane` on. Before the last, they lack their factors. */

@@ -3,23 +3,13 @@
 #ifndef ATTN_KERNEL_BYTES_ROWS_H
 #define ATTN_KERNEL_BYTES_ROWS_H
 
+#include "kernel/bytes/prefetch.h"
 #include "kernel/bytes/round.h"
 
 enum {
     NARROW = 2 * LANES, /* bytes that are widened at a time */
-    MOST_SUMS = BYTE_ROWS * FOLD > 8 ? BYTE_ROWS * FOLD : 8, /* vectors, in registers */
-    LINE = 64 /* bytes that are prefetched at a time */
+    MOST_SUMS = BYTE_ROWS * FOLD > 8 ? BYTE_ROWS * FOLD : 8 /* vectors, in registers */
 };
-
-/* Prefetches the row of the next rows that corresponds to row k: a whole block ahead, so that
- * memory is busy while scores become weights. */
-static INLINE void
-prefetch_after(const attn_byte_rows *b, ptrdiff_t k)
-{
-    for (ptrdiff_t d = 0; b->next != NULL && d < b->dim; d += LINE) {
-        __builtin_prefetch(b->next + k * b->row + d, 0, 2);
-    }
-}
 
 /* Adds the products of NARROW dimensions of FOLD keys and some rows; `some` has fewer left. */
 static INLINE void

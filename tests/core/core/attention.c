@@ -8,6 +8,7 @@
 #include "support/golden.h"
 #include "support/plain.h"
 #include "support/problem.h"
+#include "support/tiles.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -391,10 +392,27 @@ test_every_tier_gives_the_same_bits_with_scales(void)
     static const corpus c = {.n_problems = N_SCALED,
                              .name = scaled_name,
                              .dtype = scaled_dtype,
+                             .integers = true,
                              .run = run_scaled,
                              .golden = SCALED_GOLDEN,
                              .native_golden = HASH_START};
     check_corpus(&c);
+}
+
+/* The source of the kernel for AMX runs with tiles in plain C. */
+void
+test_tiles_give_attention_over_bytes_the_same_bits(void)
+{
+    attn_tier room;
+    const attn_tier *tier = tier_with_tiles(&room);
+
+    for (int n = 0; tier != NULL && n < N_SCALED; n++) {
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            uint64_t hash = run_scaled(n, attn_tier_named("scalar"), n_threads);
+            expect(run_scaled(n, tier, n_threads) == hash, "%d, %d threads: other bits",
+                   n, n_threads);
+        }
+    }
 }
 
 static const char *
@@ -422,6 +440,7 @@ test_every_tier_gives_the_same_bits_with_codes(void)
     static const corpus c = {.n_problems = N_CODED,
                              .name = coded_name,
                              .dtype = coded_dtype,
+                             .integers = true,
                              .run = run_coded,
                              .golden = CODED_GOLDEN,
                              .native_golden = HASH_START};

@@ -26,6 +26,7 @@ tier_with_tiles(attn_tier *tier)
     }
     *tier = *vnni;
     tier->integer_unit = integer_unit_of_tiles;
+    tier->byte_unit = &byte_unit_of_tiles;
     return tier;
 }
 #else

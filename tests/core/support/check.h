@@ -91,6 +91,7 @@ void test_tasks_of_activations_give_the_bits_of_one(void);
 void test_every_tier_gives_products_of_integers_the_same_bits(void);
 void test_codes_of_fewer_bits_have_the_bits_of_8(void);
 void test_tiles_give_products_of_integers_the_same_bits(void);
+void test_tiles_give_attention_over_bytes_the_same_bits(void);
 void test_short_vectors_give_products_of_integers_the_same_bits(void);
 void test_rows_of_products_of_integers_have_the_bits_they_have_alone(void);
 

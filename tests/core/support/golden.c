@@ -41,7 +41,9 @@ is_repeated(const corpus *c, const attn_tier *tier)
 
     while (attn_tier_at(i)->f32 != tier->f32 ||
            (c->integers && (attn_tier_at(i)->integer != tier->integer ||
-                            attn_tier_at(i)->integer_unit != tier->integer_unit))) {
+                            attn_tier_at(i)->integer_unit != tier->integer_unit ||
+                            attn_tier_at(i)->bytes != tier->bytes ||
+                            attn_tier_at(i)->byte_unit != tier->byte_unit))) {
         i++;
     }
     return attn_tier_at(i) != tier;

@@ -21,7 +21,7 @@ typedef struct {
     uint64_t native_golden;
     /* Likewise by the matrix unit of AMX; 0 if no problem's dtype is that. */
     uint64_t unit_golden;
-    bool integers; /* they are multiplied by the tier's kernel for integers */
+    bool integers; /* they are multiplied by the tier's kernels for integers */
 } corpus;
 
 /* Expects these hashes of every tier, with one and with three threads. */

@@ -4,8 +4,11 @@
 
 #include "core/tiers.h"
 
-/* Makes the tier that has AVX512-VNNI, and the tiles for products of integers; NULL where the CPU
- * lacks the former. */
+/* For attention over bytes; only Linux has it, on x86-64. */
+extern const attn_byte_unit byte_unit_of_tiles;
+
+/* Makes the tier that has AVX512-VNNI, and the tiles for products of integers and for attention;
+ * NULL where the CPU lacks the former. */
 const attn_tier *tier_with_tiles(attn_tier *);
 
 #endif

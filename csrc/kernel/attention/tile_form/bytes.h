@@ -7,6 +7,15 @@
 
 #if REAL_BITS == 32 && TERMS == 1
 
+/* The products of a tile's weights with values. */
+static void
+sum_byte_lanes(const work *w, const attn_byte_product *m)
+{
+    if (w->rows.byte_unit == NULL || !w->rows.byte_unit->sum_lanes(m)) {
+        w->rows.bytes->sum_lanes(m);
+    }
+}
+
 /* S[key][lane] of a tile's span, with the keys' scales. */
 static void
 score_byte_lanes(work *w, int tile, const span *s, const char *next)
@@ -16,14 +25,17 @@ score_byte_lanes(work *w, int tile, const span *s, const char *next)
     real scales[ATTN_BLOCK];
 
     load_scales(&w->rows, false, s->first, s->n, scales);
-    w->rows.bytes->score_lanes(&(attn_byte_product){
+    const attn_byte_product m = {
         .bytes = bytes_of(w, &run, next),
         .codes = (const char *)(w->rows.pairs + lane * w->rows.key_width / 2),
         .n_lanes = tile_vectors(&w->rows, tile) * LANES,
         .factor = w->rows.factor + lane,
         .scale = scales,
         .sums = scores_of(w, tile),
-        .line = WIDTH});
+        .line = WIDTH};
+    if (w->rows.byte_unit == NULL || !w->rows.byte_unit->score_lanes(&m)) {
+        w->rows.bytes->score_lanes(&m);
+    }
     for (ptrdiff_t i = 0; i < tile_rows(&w->rows, tile) && w->rows.odd_rows != 0; i++) {
         if (w->rows.odd_rows >> (lane + i) & 1) {
             score_odd_row(w, lane + i, &run, scales, scores_of(w, tile) + i, WIDTH);
@@ -78,15 +90,14 @@ add_byte_lanes(work *w, int tile, const span *s, const char *next)
         add_odd_lanes(w, tile, &run, odd, keep);
     }
     w->rows.bytes->round_lanes(weights, s->n, WIDTH, n_lanes, unit, back);
-    w->rows.bytes->sum_lanes(
-        &(attn_byte_product){.bytes = bytes_of(w, &run, next),
-                             .codes = (const char *)weights,
-                             .n_lanes = n_lanes,
-                             .unit = unit,
-                             .back = back,
-                             .keep = w->chunk.empty[tile] ? NULL : keep,
-                             .sums = w->chunk.output[tile],
-                             .line = WIDTH});
+    sum_byte_lanes(w, &(attn_byte_product){.bytes = bytes_of(w, &run, next),
+                                           .codes = (const char *)weights,
+                                           .n_lanes = n_lanes,
+                                           .unit = unit,
+                                           .back = back,
+                                           .keep = w->chunk.empty[tile] ? NULL : keep,
+                                           .sums = w->chunk.output[tile],
+                                           .line = WIDTH});
 }
 
 /* As add_block. */
