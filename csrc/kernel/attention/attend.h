@@ -30,6 +30,26 @@ repays_bursts(const attn_problem *p, const attn_task *task)
            attn_get_tuning(ATTN_TUNE_READ_BURSTS);
 }
 
+/* Sets which keys and values the task prefetches, if they are far: tasks of a head run from the
+ * last rows to the first, and find what the ones before them have read. Where a head has a single
+ * block, its first task prefetches the next head's, because the last has too little time. */
+static void
+choose_prefetches(work *w, const attn_task *task, ptrdiff_t group_rows)
+{
+    const attn_problem *p = w->rows.p;
+    bool begins_head = task->first_row + task->n_rows == group_rows, far = is_far(p);
+    bool is_short = p->n_keys <= ATTN_BLOCK, is_only = group_rows <= ATTN_TASK_ROWS;
+
+    w->reads_ahead = far && begins_head && (is_only || !is_short);
+    w->ends_head = far && (is_short ? begins_head : task->first_row == 0);
+    w->reads_bursts = w->reads_ahead && is_only && repays_bursts(p, task);
+    w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON);
+    w->reads_once =
+        w->reads_ahead && is_only && !w->reads_bursts &&
+        (w->keeps_lines || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
+         (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
+}
+
 /* Makes the task ready to attend in a worker's workspace, where its `work` comes first. */
 static work *
 open_task(const attn_problem *p, const attn_task *task, const attn_worker *worker)
@@ -42,14 +62,7 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
     w->rows.byte_unit = worker->tier->byte_unit;
     w->rows.task = task;
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
-    w->reads_ahead = is_far(p) && group_rows <= ATTN_TASK_ROWS;
-    w->reads_bursts = w->reads_ahead && repays_bursts(p, task);
-    w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON);
-    w->reads_once =
-        w->reads_ahead && !w->reads_bursts &&
-        (w->keeps_lines || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||
-         (p->key.dtype == ATTN_F16 && attn_get_tuning(ATTN_TUNE_READ_HALVES_ONCE)));
-    w->ends_head = is_far(p) && task->first_row + task->n_rows == group_rows;
+    choose_prefetches(w, task, group_rows);
     w->values_prefetched = -1;
     w->in_turn = false;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);

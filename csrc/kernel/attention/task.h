@@ -46,7 +46,7 @@ typedef struct {
     ptrdiff_t panel_blocks;
     operand *panel_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
     task_rows rows;
-    bool reads_ahead; /* prefetches keys and values: no other task reads them first */
+    bool reads_ahead; /* prefetches keys and values: no task has read them before */
     bool reads_once;  /* prefetches those that are read once shortly before, */
     bool keeps_lines; /* to all caches, or past the larger ones */
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
