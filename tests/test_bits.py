@@ -236,6 +236,14 @@ def test_values_of_an_earlier_call_or_head_are_not_used(attend, problem):
             assert_same_bits(part, rows(whole, slice(first, first + 4)))
 
 
+@pytest.mark.quick(dtype=("bfloat16",))
+def test_keys_of_another_head_with_the_same_values_are_not_used(attend, problem):
+    query, key, value = problem(8, 150, 300, 16, 40)
+    shared = np.broadcast_to(value[:1], value.shape)
+    results = everything(attend, query, key, shared)
+    assert_same_bits(results, everything(attend, query, key, shared.copy()))
+
+
 def layouts(array):
     """Equal arrays (H, L, D) in other layouts."""
     n = array.ndim

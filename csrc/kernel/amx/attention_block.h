@@ -21,38 +21,89 @@ stage_values(work *w, const span *seen, ptrdiff_t d)
     return values;
 }
 
-/* Makes tiles of all values of the block in the panel, or finds those of an earlier task of the
- * head. Returns false where there is no place, where no other task needs them, and where some of
- * them, which the task may not even see, are not finite. */
+/* Has the panel, of n blocks, tiles of this one, for other tasks of the head? */
 static bool
-keep_values(work *w, const block *b, value_tiles *values)
+is_in_panel(work *w, const block *b, ptrdiff_t n)
 {
     const attn_problem *p = w->rows.p;
     const attn_task *task = w->rows.task;
-    ptrdiff_t index = b->first / ATTN_BLOCK, n_steps = ATTN_BLOCK / UNIT_TERMS;
-    ptrdiff_t n_tiles = round_up(p->value_dim, UNIT_ROWS) / UNIT_ROWS * n_steps;
-    ptrdiff_t n = least((ptrdiff_t)task->kv_length - b->first, ATTN_BLOCK);
 
-    if (index >= w->panel_blocks || p->group * task->n_queries <= p->task_rows) {
+    if (b->first / ATTN_BLOCK >= n || p->group * task->n_queries <= p->task_rows) {
         return false;
     }
-    if (w->panel.value != task->value || w->panel.batch != task->batch) {
-        w->panel = (value_panel){.value = task->value, .batch = task->batch};
+    if (w->panel.key != task->key || w->panel.value != task->value ||
+        w->panel.batch != task->batch) {
+        w->panel =
+            (tile_panel){.key = task->key, .value = task->value, .batch = task->batch};
     }
-    *values = (value_tiles){.at = w->panel_tiles + index * n_tiles * UNIT_TILE,
+    return true;
+}
+
+/* All keys of the block, or all values, for any of the head's tasks. */
+static ptrdiff_t
+panel_run(const work *w, const block *b)
+{
+    return least((ptrdiff_t)w->rows.task->kv_length - b->first, ATTN_BLOCK);
+}
+
+/* Makes tiles of all values of the block in the panel, or finds those of an earlier task of the
+ * head. Returns false where there is no place, and where some of them, which the task may not even
+ * see, are not finite. */
+static bool
+keep_values(work *w, const block *b, value_tiles *values)
+{
+    const ptrdiff_t index = b->first / ATTN_BLOCK, dim = w->rows.p->value_dim;
+    const ptrdiff_t size = round_up(dim, UNIT_ROWS) * ATTN_BLOCK / TERMS;
+
+    if (!is_in_panel(w, b, w->panel_blocks)) {
+        return false;
+    }
+    const uint64_t bit = UINT64_C(1) << index;
+    operand *at = w->value_tiles + index * size;
+    ptrdiff_t n = panel_run(w, b);
+    *values = (value_tiles){.at = at,
                             .first = b->first,
-                            .n_columns = p->value_dim,
-                            .n_steps = n_steps,
+                            .n_columns = dim,
+                            .n_steps = ATTN_BLOCK / UNIT_TERMS,
                             .finite = true};
-    if ((w->panel.staged >> index & 1) == 0) {
+    if ((w->panel.value_tiles & bit) == 0) {
         if (n <= ATTN_BLOCK - UNIT_TERMS) { /* tiles of no keys are 0 */
-            memset(values->at, 0, (size_t)(n_tiles * UNIT_TILE) * sizeof(operand));
+            memset(at, 0, (size_t)size * sizeof *at);
         }
         stage_value_tiles(values, values_of(&w->rows, b->first, n));
-        w->panel.staged |= UINT64_C(1) << index;
-        w->panel.odd |= (uint64_t)!are_tiles_finite(values) << index;
+        w->panel.value_tiles |= bit;
+        w->panel.odd |= are_tiles_finite(values) ? 0 : bit;
     }
-    return (w->panel.odd >> index & 1) == 0;
+    return (w->panel.odd & bit) == 0;
+}
+
+/* Tiles of the block's keys, one behind the other, as keep_values. Read where they lie, tiles wait
+ * longer for the second-level cache, and most where an array does not begin with a cache line. */
+static bool
+keep_keys(work *w, const block *b, key_tiles *keys)
+{
+    const ptrdiff_t index = b->first / ATTN_BLOCK, width = w->rows.key_width;
+    const ptrdiff_t n_steps = width / UNIT_OPERANDS;
+
+    if (!is_in_panel(w, b, w->panel_key_blocks)) {
+        return false;
+    }
+    const uint64_t bit = UINT64_C(1) << index;
+    operand *at = w->key_tiles + index * width * ATTN_BLOCK;
+    *keys = (key_tiles){at, b->first, UNIT_OPERANDS, n_steps * UNIT_TILE, UNIT_TILE};
+    if ((w->panel.key_tiles & bit) == 0) {
+        key_run run = keys_of(&w->rows, b->first, panel_run(w, b));
+        matrix rows = fetch_key_tiles(&run, 0, run.dim, w->rows.slab);
+        for (ptrdiff_t i = 0; i < run.n; i++) {
+            operand *to = at + i / UNIT_ROWS * keys->tile + i % UNIT_ROWS * keys->row;
+            for (ptrdiff_t t = 0; t < n_steps; t++) {
+                v_store_pairs(to + t * keys->step,
+                              v_load_pairs(rows.at + i * rows.row + t * UNIT_OPERANDS));
+            }
+        }
+        w->panel.key_tiles |= bit;
+    }
+    return true;
 }
 
 /* Adds the products of all tiles' weights and the block's values to the chunk's output. */
@@ -76,7 +127,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
 }
 
 /* The whole block, a tile after the other, so that its scores stay in the first-level cache:
- * where keys are read in place, and tiles of values are there at once. */
+ * where tiles of keys and of values are there at once. */
 static bool
 attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
 {
@@ -84,19 +135,25 @@ attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch 
     prefetch beside[2] = {next_prefetch(w, b->end, false),
                           prefetch_beside_scores(w, b)};
     value_tiles values;
+    key_tiles keys;
 
-    if (!are_key_tiles(&run) || w->rows.p->value_dim > SLAB_COLUMNS) {
+    if (w->rows.p->value_dim > SLAB_COLUMNS) {
         return false;
     }
-    matrix keys = fetch_key_tiles(&run, 0, run.dim, w->rows.slab);
+    if (!keep_keys(w, b, &keys)) {
+        if (!are_key_tiles(&run)) {
+            return false;
+        }
+        keys =
+            tiles_of_rows(fetch_key_tiles(&run, 0, run.dim, w->rows.slab), seen->first);
+    }
     if (!keep_values(w, b, &values)) {
         values = stage_values(w, seen, 0);
     }
     w->in_turn = true;
     for (int t = 0; t < w->rows.n_tiles; t++) {
         if (spans[t].n > 0) {
-            multiply_tile_scores(w, t, &spans[t], keys, seen->first, 0, run.dim,
-                                 beside);
+            multiply_tile_scores(w, t, &spans[t], &keys, 0, run.dim, beside);
             exponentiate_tile(w, b, t, &spans[t]);
             add_values(w, b, t, &spans[t], &values, next);
             next[0].n_rows = next[1].n_rows = 0;

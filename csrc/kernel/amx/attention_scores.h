@@ -167,20 +167,34 @@ multiply_keys(work *w, const block *b)
     }
 }
 
+/* Keys from `first` on, as the unit reads them. */
+typedef struct {
+    const operand *at;
+    ptrdiff_t first;
+    ptrdiff_t row;  /* operands from row to row, */
+    ptrdiff_t tile; /* and from UNIT_ROWS rows to the next ones, */
+    ptrdiff_t step; /* and from UNIT_TERMS columns */
+} key_tiles;
+
+static key_tiles
+tiles_of_rows(matrix keys, ptrdiff_t first)
+{
+    return (key_tiles){keys.at, first, keys.row, UNIT_ROWS * keys.row, UNIT_OPERANDS};
+}
+
 /* Tile form: the products of a tile's queries and its span of keys, of n_columns columns from d
- * on; `keys` begin at key `first`. */
+ * on. */
 static void
-multiply_tile_scores(const work *w, int tile, const span *s, matrix keys,
-                     ptrdiff_t first, ptrdiff_t d, ptrdiff_t n_columns,
-                     const prefetch next[2])
+multiply_tile_scores(const work *w, int tile, const span *s, const key_tiles *keys,
+                     ptrdiff_t d, ptrdiff_t n_columns, const prefetch next[2])
 {
     multiply_on_unit(&(unit_product){
         .c = scores_of(w, tile),
         .c_row = WIDTH,
-        .a = keys.at + (s->first - first) * keys.row,
-        .a_row = keys.row,
-        .a_tile = UNIT_ROWS * keys.row,
-        .a_step = UNIT_OPERANDS,
+        .a = keys->at + (s->first - keys->first) / UNIT_ROWS * keys->tile,
+        .a_row = keys->row,
+        .a_tile = keys->tile,
+        .a_step = keys->step,
         .b = w->rows.query + (tile * w->rows.key_width + d / TERMS) * WIDTH,
         .b_row = WIDTH,
         .n_rows = s->n,
@@ -201,11 +215,11 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(run.dim - d, most_columns);
-        matrix keys = fetch_key_tiles(&run, d, n_columns, w->rows.slab);
+        key_tiles keys = tiles_of_rows(
+            fetch_key_tiles(&run, d, n_columns, w->rows.slab), seen->first);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
-                multiply_tile_scores(w, t, &spans[t], keys, seen->first, d, n_columns,
-                                     next);
+                multiply_tile_scores(w, t, &spans[t], &keys, d, n_columns, next);
                 next[0].n_rows = next[1].n_rows = 0;
             }
         }

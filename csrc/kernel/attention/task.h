@@ -23,28 +23,27 @@ typedef struct {
     real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
 } row_statistics;
 
-/* Which blocks of a head's values a matrix unit has transposed for an earlier task of the thread;
- * a bit for each. */
+/* Of which blocks of a head a matrix unit's tiles were made for an earlier task of the thread; a
+ * bit for each. */
 typedef struct {
-    const char *value; /* the head's; NULL at the beginning of a call */
+    const char *key, *value; /* the head's; NULL at the beginning of a call */
     ptrdiff_t batch;
-    uint64_t staged;
-    uint64_t odd; /* of them, those that are not finite: they are of no use */
-} value_panel;
+    uint64_t key_tiles, value_tiles;
+    uint64_t odd; /* of values, those that are not finite: they are of no use */
+} tile_panel;
 
 enum {
-    PANEL_BLOCKS = 64,       /* at most */
-    PANEL_BYTES = 512 << 10, /* so that it stays in the second-level cache */
-    KEPT_BYTES = 1 << 20     /* of a workspace, so that the pool keeps it */
+    PANEL_BLOCKS = 64,   /* at most */
+    KEPT_BYTES = 1 << 20 /* of a workspace, so that the pool keeps it */
 };
 
-_Static_assert(sizeof(value_panel) <= ATTN_CLEAR_BYTES,
-               "a workspace begins with zeros");
+_Static_assert(sizeof(tile_panel) <= ATTN_CLEAR_BYTES, "a workspace begins with zeros");
 
 typedef struct {
-    value_panel panel; /* first: it stays from task to task */
-    ptrdiff_t panel_blocks;
-    operand *panel_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
+    tile_panel panel; /* first: it stays from task to task */
+    ptrdiff_t panel_blocks, panel_key_blocks;
+    operand *value_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
+    operand *key_tiles;   /* (panel_key_blocks, BLOCK, key_width) */
     task_rows rows;
     bool reads_ahead; /* prefetches keys and values: no task has read them before */
     bool reads_once;  /* prefetches those that are read once shortly before, */
@@ -89,16 +88,27 @@ gathered_bytes(const attn_array *array, ptrdiff_t dim)
                : 0;
 }
 
-/* The panel of values: as many blocks as there is room for. */
+/* The panel of tiles: as many blocks of values as there are and have room, and then of keys. Whole
+ * tiles of keys of 64 dimensions are read as fast where they lie. The number of keys divides the
+ * room, but does not change it. */
 static void
 lay_out_panel(const attn_problem *p, arena *a, work *w)
 {
-    ptrdiff_t bytes =
-        round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS * (ptrdiff_t)sizeof(operand);
-    ptrdiff_t room = least(PANEL_BYTES, KEPT_BYTES - CACHE_LINE - (ptrdiff_t)a->used);
+    ptrdiff_t bytes = KEPT_BYTES - CACHE_LINE - (ptrdiff_t)a->used;
+    ptrdiff_t values = round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS;
+    ptrdiff_t n = least((p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK, PANEL_BLOCKS);
+    bool is_slow = p->head_dim > ATTN_DIM_BLOCK || p->head_dim % SUM_TERMS != 0;
+    bool wants_keys = is_slow && most(p->head_dim, p->value_dim) <= SLAB_COLUMNS;
+    ptrdiff_t keys = wants_keys ? w->rows.key_width * ATTN_BLOCK : 0;
+    ptrdiff_t room = least(most(bytes, 0) / (ptrdiff_t)sizeof(operand),
+                           PANEL_BLOCKS * (values + keys));
 
-    w->panel_blocks = bytes > 0 ? least(most(room, 0) / bytes, PANEL_BLOCKS) : 0;
-    w->panel_tiles = arena_take(a, (size_t)(w->panel_blocks * bytes));
+    w->panel_blocks = values > 0 ? least(room / values, n) : 0;
+    w->value_tiles =
+        arena_take(a, (size_t)(w->panel_blocks * values) * sizeof(operand));
+    room -= w->panel_blocks * values;
+    w->panel_key_blocks = wants_keys ? least(room / keys, n) : 0;
+    w->key_tiles = arena_take(a, (size_t)room * sizeof(operand));
 }
 
 /* Lays the work of a task of so many rows of a group out behind itself in memory; returns
