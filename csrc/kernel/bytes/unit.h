@@ -148,7 +148,8 @@ sum_on_unit(const attn_byte_product *product)
                            4 * m.line, UNIT_BYTES, sums);
             for (ptrdiff_t i = 0; i < columns; i += BYTE_PANEL) {
                 v_sums sum[BYTE_PANEL];
-                prefetch_more(&m.bytes, &ahead, attn_divide_up(n * BYTE_PANEL, 2 * dim));
+                prefetch_more(&m.bytes, &ahead,
+                              attn_divide_up(n * BYTE_PANEL, 2 * dim));
                 load_panel(sums + i * UNIT_SUMS_ROW, sum);
                 store_values(&m, d + i, lane, sum, BYTE_PANEL, 1);
             }
