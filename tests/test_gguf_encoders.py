@@ -197,8 +197,9 @@ def test_rerankers_score_pairs(save, kind, n_labels):
         expected = head["cls.output.weight"] @ dense + head["cls.output.bias"]
         np.testing.assert_allclose(np.atleast_1d(score), expected, rtol=1e-4, atol=1e-5)
         assert np.all(encoder.predict(pair, activation_fn="identity") == score)
+    labels = {"bert.classifier.output_labels": list("abc"[:n_labels])}
     kept = CrossEncoder.from_gguf(
-        save(kind, arrays=head, pooling_type=4), activation_fn="tanh", max_length=9
+        save(kind, labels, head, pooling_type=4), activation_fn="tanh", max_length=9
     )
     assert (kept.activation_fn, kept.max_length) == ("tanh", 9)
 

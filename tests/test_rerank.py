@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families, pages, rerankers, sentences
+from support import families, gguf_files, pages, rerankers, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.sentences import PAIRS, put, write_scorer
@@ -495,7 +495,7 @@ def test_an_encoder_can_be_pickled_and_copied(encoder):
 
 
 def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
-    pytest.importorskip("jinja2")
+    gguf_files.require("jinja2")
     folders = ("all-MiniLM-L6-v2", "ms-marco-MiniLM-L6-v2", "nli-distilroberta-base")
     for name, n_labels in zip(folders, (None, 1, 3), strict=True):
         (tmp_path / name).mkdir()
@@ -506,6 +506,9 @@ def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
     (tmp_path / "Qwen3-Reranker-0.6B").mkdir()
     rerankers.write(tmp_path / "Qwen3-Reranker-0.6B")
     rerankers.write_modules(tmp_path / "Qwen3-Reranker-0.6B")
+    metadata, arrays, _ = rerankers.in_gguf()
+    metadata["tokenizer.chat_template.rerank"] = "<Instruct>: x\n{query}{document}"
+    gguf_files.write(tmp_path / "qwen3-reranker-0.6b-q8_0.gguf", metadata, arrays)
     monkeypatch.chdir(tmp_path)
     pages.assert_examples_print_what_their_comments_say("reranking.md")
 

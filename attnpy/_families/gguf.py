@@ -306,6 +306,9 @@ GENERAL_NEUTRAL: dict[str, tuple[object, ...]] = {
     "general.type": ("model",),
     "split.count": (0, 1),
 }
+# The head of a model that scores texts, and the key of what its scores are.
+CLASSIFIER = {"cls.output.weight": ("classifier_weight.T",)}
+LABELS = "classifier.output_labels"
 # What to do about a key that is refused.
 ADVICE = {"split.count": " (llama-gguf-split --merge joins the parts of a model)"}
 GENERAL_HARMLESS: dict[str, tuple[str, ...]] = {

@@ -37,11 +37,12 @@ def render(
         raise ValueError(f"{named(path)}: expected {KEY}, got none")
     _check(messages)
     return chat_templates.render(
-        *(text, named(path), messages),
+        text,
+        named(path),
+        messages,
         package="'attnpy[gguf]'",
         add_generation_prompt=add_generation_prompt,
-        bos_token=_token(metadata, "bos_token_id"),
-        eos_token=_token(metadata, "eos_token_id"),
+        **tokens(metadata),
     )
 
 
@@ -62,6 +63,11 @@ def _check(messages: object) -> None:
                     f"messages[{i}]: expected a text for {key!r}, got "
                     f"{quoted(message.get(key))}"
                 )
+
+
+def tokens(metadata: Metadata) -> dict[str, Any]:
+    """Return the tokens that templates write, by their names in them."""
+    return {name: _token(metadata, f"{name}_id") for name in ("bos_token", "eos_token")}
 
 
 def _token(metadata: Metadata, key: str) -> str:

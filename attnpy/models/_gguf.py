@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from attnpy._families.gguf import Architecture
 
 Model = TypeVar("Model", bound="_typing.PackableModel")
+Kind = Literal[
+    "decoder", "encoder", "pooled decoder", "scoring decoder", "scoring encoder"
+]
 
 SIZES = "embedding_length", "block_count", "attention.head_count", "feed_forward_length"
 WINDOW = "attention.sliding_window"
@@ -64,12 +67,12 @@ def read(
     progress: bool | None,
     weights: Literal["file"] | None,
     activations: Literal["float", "int8"],
-    kind: Literal["decoder", "encoder", "classifier", "pooled decoder"] = "decoder",
+    kind: Kind = "decoder",
 ) -> Model:
     """Make a model of a file, and copy the weights into it.
 
-    The vectors of a "pooled decoder" are those of texts, not of their next tokens. A
-    "classifier" is an encoder that scores texts.
+    The vectors of a "pooled decoder" are those of texts, not of their next tokens.
+    Those that are "scoring" have a classifier of texts.
     """
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
@@ -92,7 +95,7 @@ def read(
         model = from_config(config, dtype=dtype, rng=Unset(freed=weights is not None))
     except ValueError as error:
         raise ValueError(f"{named(tensors.path)}: {error}") from error
-    names = metadata.architecture.names
+    names = metadata.names
     arrays = metadata.arranged(config)
     kept = None if weights is None else _pretrained.Kept(arrays, activations)
     _pretrained.load(model, arrays, names, packed, progress, weights=kept)
@@ -108,12 +111,17 @@ class _Metadata:
         self.file, self.values, self.kind = file, file.metadata, kind
         self.faults: list[str] = []
         self.head_dim = 0
+        self.is_encoder = kind.endswith("encoder")
+        self.is_scoring = kind.startswith("scoring")
         self.architecture = self._architecture()
+        self.names = self.architecture.names
+        if kind == "scoring decoder":
+            self.names = self.names._replace(classifier=declared.CLASSIFIER)
 
     def _architecture(self) -> Architecture:
         name = self.values.get("general.architecture")
         known = declared.ARCHITECTURES
-        if self.kind in ("encoder", "classifier"):
+        if self.is_encoder:
             known = gguf_encoders.ARCHITECTURES
         elif self.kind == "pooled decoder":
             known = {**known, **gguf_encoders.POOLED}
@@ -179,8 +187,9 @@ class _Metadata:
         neutral = {**declared.NEUTRAL, **architecture.neutral}
         if self.kind == "pooled decoder":
             neutral[gguf_encoders.POOLING_TYPE] = (0, *gguf_encoders.POOLINGS)
-        if self.kind == "classifier":
+        if self.is_scoring:
             neutral[gguf_encoders.POOLING_TYPE] = (gguf_encoders.SCORES,)
+            known.add(declared.LABELS)
         general = [*_names(declared.GENERAL_HARMLESS)]
         for key, value in self.values.items():
             if key.startswith("tokenizer."):
@@ -305,7 +314,9 @@ class _Metadata:
     def _set_rest(self, config: dict[str, Any]) -> None:
         """Add the fields that have rules."""
         file, family = self.file, self.architecture.family
-        if self.kind in ("encoder", "classifier"):
+        if self.is_scoring:
+            self._set_labels(config)
+        if self.is_encoder:
             self._set_tables(config)
         else:
             config["tie_word_embeddings"] = "output.weight" not in file
@@ -337,12 +348,17 @@ class _Metadata:
                 config[field] = self.file.describe(name)[0][0]
             elif field == "type_vocab_size":
                 config[field] = 0
-        if self.kind == "classifier":
-            name = "cls.output.weight"
-            if name in self.file:
-                config["num_labels"] = self.file.describe(name)[0][0]
-            else:
-                self.faults.append(f"expected {name} of a head that scores, got none")
+
+    def _set_labels(self, config: dict[str, Any]) -> None:
+        """Add the number of scores of a text."""
+        (name,) = declared.CLASSIFIER
+        if name not in self.file:
+            self.faults.append(f"expected {name} of a head that scores, got none")
+            return
+        config["num_labels"] = n = self.file.describe(name)[0][0]
+        labels = self.get(declared.LABELS)
+        if labels is not None and (not isinstance(labels, list) or len(labels) != n):
+            self.expect(declared.LABELS, f"the names of {n} scores", labels)
 
     def _set_windows(self, config: dict[str, Any]) -> None:
         """Say which layers have a window, where the file does, or none has one."""
@@ -454,6 +470,11 @@ def _elsewhere(name: object) -> str:
 def is_encoder(file: GgufFile) -> bool:
     """Tell whether a file is of a family of `BertEncoder`."""
     return file.metadata.get("general.architecture") in gguf_encoders.ARCHITECTURES
+
+
+def is_decoder(file: GgufFile) -> bool:
+    """Tell whether a file is of a family of `CausalDecoder`."""
+    return file.metadata.get("general.architecture") in declared.ARCHITECTURES
 
 
 def dense(file: GgufFile) -> list[Dense]:

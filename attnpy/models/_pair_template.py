@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnpy import _checks
+from attnpy._quoting import quoted
 from attnpy.checkpoints import chat_templates
 from attnpy.checkpoints.reading import judged_elsewhere
 
@@ -103,6 +104,11 @@ def encoder(
 
     Longer ones are cut, on one side, but end with what the template ends with.
     """
+    if prompt and template.write(prompt, PROBES[0]) == template.write("", PROBES[0]):
+        raise ValueError(
+            "prompt: expected none, as chat_template writes no messages of the role "
+            f"system, got {quoted(prompt)}"
+        )
 
     def encode(
         tokenizer: Any, pairs: list[tuple[str, str]], _: int | None

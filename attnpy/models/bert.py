@@ -749,7 +749,7 @@ class BertEncoder:
         make = functools.partial(cls.from_config, classifier=has_head)
         return _gguf.read(
             *(make, file, dtype, packed, progress, weights, activations),
-            kind="classifier" if has_head else "encoder",
+            kind="scoring encoder" if has_head else "encoder",
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -564,6 +565,7 @@ class CausalDecoder(sampling.LanguageModel):
         cls,
         file: str | os.PathLike[str] | GgufFile,
         *,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["file"] | None = None,
@@ -583,6 +585,9 @@ class CausalDecoder(sampling.LanguageModel):
             with arrays of the types that `attnpy.checkpoints.GgufFile` reads: files
             named Q2_K, Q3_K_M, Q4_0, Q4_1, Q4_K_M, Q5_K_M, Q6_K, Q8_0, IQ4_NL, IQ4_XS,
             MXFP4, F16, BF16 and alike.
+        classifier : bool, optional
+            Read the head of a reranker such as Qwen3-Reranker, whose ``pooling_type``
+            is 4, for `classify`, in place of `logits`.
         dtype : dtype, optional
             Of the model. Quantised numbers become what they stand for in float32, and
             are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.
@@ -635,8 +640,11 @@ class CausalDecoder(sampling.LanguageModel):
         >>> tokenizer.decode(model.generate(ids, 5))  # doctest: +SKIP
         ' Paris. The city of'
         """
+        has_head = _checks.flag(classifier, "classifier")
+        make = functools.partial(cls.from_config, classifier=has_head)
         return _gguf.read(
-            cls.from_config, file, dtype, packed, progress, weights, activations
+            *(make, file, dtype, packed, progress, weights, activations),
+            kind="scoring decoder" if has_head else "decoder",
         )
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

@@ -12,6 +12,8 @@ from attnpy import _checks, _keywords, _parameters, _pickles, _repr, checkpoints
 from attnpy._softmax import softmax
 from attnpy.models import (
     _classifier_folder,
+    _gguf,
+    _gguf_reranker,
     _pair_template,
     _text_scores,
     _texts,
@@ -309,6 +311,7 @@ class CrossEncoder:
         *,
         activation_fn: str | Callable[[Array], Array] | None = None,
         max_length: int | None = None,
+        chat_template: str | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["file"] | None = None,
@@ -321,9 +324,14 @@ class CrossEncoder:
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
             Such as bge-reranker: with its tokenizer, and a head that scores texts, as
-            `BertEncoder.from_gguf` reads it with ``classifier=True``.
-        activation_fn, max_length : optional
-            As in `CrossEncoder`.
+            `BertEncoder.from_gguf` reads it with ``classifier=True``. Or a language
+            model of `CausalDecoder.from_gguf` such as Qwen3-Reranker. Where this has a
+            head of the labels "yes" and "no", the score is how much the first one's is
+            larger; where it has none, it is that of the tokens of these names.
+        activation_fn, max_length, chat_template : optional
+            As in `CrossEncoder`. The usual template is the file's ``rerank``, whose
+            instruction is a prompt of the name "instruction"; or its template of chats,
+            if it writes pairs.
         dtype, packed, weights, activations, progress
             As in `CausalDecoder.from_gguf`.
 
@@ -334,22 +342,34 @@ class CrossEncoder:
         Raises
         ------
         ImportError, FileNotFoundError, TypeError, ValueError
-            As `CausalDecoder.from_gguf`.
+            As `CausalDecoder.from_gguf`; if a language model has no template of pairs.
         """
         opened = file
         if not isinstance(opened, checkpoints.GgufFile):
             opened = checkpoints.load_gguf(opened)
-        model = BertEncoder.from_gguf(
-            opened,
-            classifier=True,
-            dtype=dtype,
-            packed=packed,
-            weights=weights,
-            activations=activations,
-            progress=progress,
-        )
         tokenizer = opened.tokenizer()
-        return cls(model, tokenizer, activation_fn=activation_fn, max_length=max_length)
+        options: dict[str, Any] = {
+            "dtype": dtype,
+            "packed": packed,
+            "weights": weights,
+            "activations": activations,
+            "progress": progress,
+        }
+        model: BertEncoder | CausalDecoder
+        if _gguf.is_decoder(opened):
+            model, said = _gguf_reranker.read(
+                opened, tokenizer, chat_template, **options
+            )
+        else:
+            model = BertEncoder.from_gguf(opened, classifier=True, **options)
+            said = {"chat_template": chat_template}
+        return cls(
+            model,
+            tokenizer,
+            activation_fn=activation_fn,
+            max_length=max_length,
+            **said,
+        )
 
     @property
     def num_labels(self) -> int:

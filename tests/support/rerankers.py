@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from support import families
+from support import families, gguf_files
 from support.sentences import put
 
 WORDS = [
@@ -15,6 +15,8 @@ TEMPLATE = (
     "{% else %}{{ m.role }} : {{ m.content }} {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}? answer : {{ eos_token }}{% endif %}"
 )
+
+LABELS = "classifier.output_labels"
 
 
 def write_tokenizer(folder, **settings):
@@ -90,3 +92,22 @@ def write_modules(folder, scores=None, said=None, variables=None, **config):
     module["processing_kwargs"] = {"chat_template": variables}
     put(folder / "sentence_bert_config.json", module)
     put(folder / "config_sentence_transformers.json", config)
+
+
+def in_gguf(labels=("yes", "no"), kind="qwen3", has_head=True, **size):
+    """The metadata and the arrays of a file, and the numbers of "yes" and "no".
+
+    The head is what llama.cpp's converter makes of the rows of tokens.
+    """
+    text = gguf_files.bytes_tokenizer(("y e", "ye s", "n o"))
+    tokens = text["tokenizer.ggml.tokens"]
+    numbers = {name: tokens.index(name) for name in ("yes", "no")}
+    size |= {"vocab_size": len(tokens), "tie_word_embeddings": kind == "qwen3"}
+    size["max_position_embeddings"] = 512
+    metadata, arrays = gguf_files.model({**families.DECODERS[kind], **size})
+    if has_head:
+        table = arrays.pop("output.weight", arrays["token_embd.weight"])
+        rows = [numbers.get(label, i) for i, label in enumerate(labels)]
+        arrays["cls.output.weight"] = table[rows]
+        metadata |= {f"{kind}.pooling_type": 4, f"{kind}.{LABELS}": list(labels)}
+    return metadata | text, arrays, [*numbers.values()]
