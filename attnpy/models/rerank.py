@@ -15,6 +15,7 @@ from attnpy.models import (
     _gguf,
     _gguf_reranker,
     _pair_template,
+    _sentence_saving,
     _text_scores,
     _texts,
 )
@@ -370,6 +371,35 @@ class CrossEncoder:
             max_length=max_length,
             **said,
         )
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that sentence-transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced, each as a whole:
+            those of the model's own `save_pretrained`, ``tokenizer.json``,
+            ``tokenizer_config.json``, ``modules.json``, ``sentence_bert_config.json``,
+            ``config_sentence_transformers.json``; with a template also
+            ``chat_template.jinja``, which is removed without one; with tokens whose
+            scores a pair has also ``1_LogitScore/config.json``.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model cannot be saved, as its own `save_pretrained` says; if
+            `activation_fn` is a function of your own.
+
+        Notes
+        -----
+        What is read again gives the same bits, but for a quantised model, which is
+        saved with the numbers that its integers stand for. Scores of tokens and
+        templates need sentence-transformers 6.0 or later.
+        """
+        _sentence_saving.save_scorer(self, folder)
 
     @property
     def num_labels(self) -> int:

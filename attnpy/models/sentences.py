@@ -26,6 +26,7 @@ from attnpy.models import (
     _hf_config,
     _pooling,
     _sentence_folder,
+    _sentence_saving,
     _similarity,
     _texts,
 )
@@ -375,6 +376,33 @@ class SentenceEncoder:
             default_prompt_name=default_prompt_name,
             truncate_dim=truncate_dim,
         )
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that sentence-transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced, each as a whole:
+            those of the model's own `save_pretrained`, ``tokenizer.json``,
+            ``tokenizer_config.json``, ``modules.json``, ``sentence_bert_config.json``,
+            ``config_sentence_transformers.json``, and those of the modules after the
+            model, in folders such as ``1_Pooling``.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model cannot be saved, as its own `save_pretrained` says; if one of
+            `steps` is a function of your own.
+
+        Notes
+        -----
+        What is read again gives the same bits, but for a quantised model, which is
+        saved with the numbers that its integers stand for.
+        """
+        _sentence_saving.save(self, folder)
 
     def encode(
         self,

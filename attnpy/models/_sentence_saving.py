@@ -1,0 +1,245 @@
+"""Encoders of texts into folders that sentence-transformers reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attnpy._files import write_whole
+from attnpy._quoting import quoted
+from attnpy.checkpoints.writing import write
+from attnpy.models import _classifier_folder, _sentence_folder
+from attnpy.models._pooling import Dense, Normalize
+from attnpy.models._saving import PYTORCH, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from attnpy._typing import Array
+
+# Names of modules that all versions of sentence-transformers know, and of one that is
+# there since 6.0.
+MODULES = "sentence_transformers.models."
+SCORES = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+
+
+class Encoder(Protocol):
+    """What `SentenceEncoder` and `CrossEncoder` have in common."""
+
+    model: Any
+    tokenizer: Any
+    max_length: int
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+
+
+class Embedder(Encoder, Protocol):
+    """A `SentenceEncoder`."""
+
+    pooling: tuple[str, ...]
+    include_prompt: bool
+    steps: tuple[Any, ...]
+    similarity_fn_name: str
+    truncate_dim: int | None
+
+
+class Scorer(Encoder, Protocol):
+    """A `CrossEncoder`."""
+
+    activation_fn: Any
+    truncation_side: str
+    token_types: bool
+    true_token_id: int | None
+    false_token_id: int | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any]
+    message_format: str | None
+
+
+def save(encoder: Embedder, folder: str | os.PathLike[str]) -> None:
+    """Write what turns texts into vectors."""
+    for step in encoder.steps:
+        if not isinstance(step, Dense | Normalize):
+            raise ValueError(
+                "steps: expected those of a folder, Dense and Normalize, got "
+                f"{type(step).__name__}"
+            )
+    place = _save_parts(encoder, folder, ["input_ids", "attention_mask"])
+    names = ["Pooling", *(type(step).__name__ for step in encoder.steps)]
+    places = [f"{i}_{name}" for i, name in enumerate(names, 1)]
+    kinds = [MODULES + name for name in ("Transformer", *names)]
+    _write_modules(place, dict(zip(("", *places), kinds, strict=True)))
+    write_json(place / places[0] / "config.json", _pooling(encoder))
+    for name, step in zip(places[1:], encoder.steps, strict=True):
+        if isinstance(step, Dense):
+            _write_dense(place / name, step)
+    write_json(
+        place / "sentence_bert_config.json",
+        {"max_seq_length": encoder.max_length, "do_lower_case": False},
+    )
+    write_json(
+        place / "config_sentence_transformers.json",
+        {
+            "model_type": "SentenceTransformer",
+            **_prompts(encoder),
+            "similarity_fn_name": encoder.similarity_fn_name,
+            "truncate_dim": encoder.truncate_dim,
+        },
+    )
+
+
+def save_scorer(encoder: Scorer, folder: str | os.PathLike[str]) -> None:
+    """Write what turns pairs of texts into scores."""
+    activations = {
+        ours: theirs
+        for theirs, ours in _classifier_folder.ACTIVATIONS.items()
+        if theirs.startswith("torch.nn.modules.")
+    }
+    if encoder.activation_fn not in activations:
+        raise ValueError(
+            f"activation_fn: expected one of {', '.join(activations)}, got "
+            f"{quoted(encoder.activation_fn)}"
+        )
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    if not encoder.token_types:
+        inputs.remove("token_type_ids")
+    variables = dict(encoder.chat_template_kwargs)
+    special = {
+        name: variables.pop(name)
+        for name in (f"{kind}_token" for kind in _sentence_folder.SPECIAL)
+        if name in variables
+    }
+    place = _save_parts(encoder, folder, inputs, special)
+    task, modules = _classifier_folder.SCORES, {"": f"{MODULES}Transformer"}
+    if encoder.true_token_id is not None:
+        task, modules["1_LogitScore"] = _classifier_folder.TOKENS, SCORES
+    _write_modules(place, modules)
+    if encoder.true_token_id is not None:
+        names = "true_token_id", "false_token_id"
+        tokens = {name: getattr(encoder, name) for name in names}
+        write_json(place / "1_LogitScore" / "config.json", tokens)
+    by_text = {"method": "forward", "method_output_name": task.method_output}
+    said: dict[str, Any] = {
+        "transformer_task": task.name,
+        "module_output_name": task.output,
+        "modality_config": {"text": by_text},
+        "max_seq_length": encoder.max_length,
+    }
+    template = place / "chat_template.jinja"
+    if encoder.chat_template is not None:
+        message = {**by_text, "format": encoder.message_format}
+        said["modality_config"]["message"] = message
+        said["processing_kwargs"] = {"chat_template": variables}
+        _write_text(template, encoder.chat_template)
+    elif template.exists():
+        template.unlink()
+    write_json(place / "sentence_bert_config.json", said)
+    write_json(
+        place / "config_sentence_transformers.json",
+        {
+            "model_type": "CrossEncoder",
+            "activation_fn": activations[encoder.activation_fn],
+            **_prompts(encoder),
+        },
+    )
+
+
+# ---- What both have ------------------------------------------------------------------
+
+
+def _save_parts(
+    encoder: Encoder,
+    folder: str | os.PathLike[str],
+    inputs: Sequence[str],
+    special: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the model and its tokenizer, and return the folder."""
+    encoder.model.save_pretrained(folder)
+    place, tokenizer = Path(folder), encoder.tokenizer
+    _write_text(place / "tokenizer.json", tokenizer.to_str(pretty=True))
+    side = (tokenizer.truncation or {}).get("direction")
+    side = getattr(encoder, "truncation_side", side)
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": encoder.max_length,
+        "model_input_names": [*inputs],
+        "truncation_side": side,
+        "padding_side": "right",
+        **(special or {}),
+    }
+    if (token := _padding(encoder)) is not None:
+        config.setdefault("pad_token", token)
+    write_json(place / "tokenizer_config.json", config)
+    return place
+
+
+def _padding(encoder: Encoder) -> str | None:
+    """Return the token that pads texts there, which changes none of their vectors."""
+    config = encoder.model.config or {}
+    for name in ("pad_token_id", "eos_token_id"):
+        number = config.get(name)
+        number = number[0] if isinstance(number, list) and number else number
+        if isinstance(number, int) and number >= 0:
+            token: str | None = encoder.tokenizer.id_to_token(number)
+            if token is not None:
+                return token
+    return None
+
+
+def _prompts(encoder: Encoder) -> dict[str, Any]:
+    return {
+        "prompts": encoder.prompts,
+        "default_prompt_name": encoder.default_prompt_name,
+    }
+
+
+def _pooling(encoder: Embedder) -> dict[str, Any]:
+    """Return what says how vectors are pooled, in the words of all versions."""
+    names = _sentence_folder.FLAGS
+    flags = {name: mode in encoder.pooling for name, mode in names.items()}
+    modes = [mode for name, mode in names.items() if flags[name]]
+    found = {
+        "word_embedding_dimension": encoder.model.embed_dim,
+        "include_prompt": encoder.include_prompt,
+    }
+    if modes == [*encoder.pooling]:
+        return {**found, **flags}
+    # In another order, which only later versions have.
+    return {**found, "pooling_mode": [*encoder.pooling]}
+
+
+def _write_modules(folder: Path, modules: Mapping[str, str]) -> None:
+    """Write which modules there are, by their folders, and make these."""
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
+    for path in modules:
+        os.makedirs(folder / path, exist_ok=True)
+    _write_text(folder / "modules.json", json.dumps(listed, indent=2) + "\n")
+
+
+def _write_dense(folder: Path, step: Dense) -> None:
+    """Write a linear step."""
+    names = {ours: theirs for theirs, ours in _sentence_folder.ACTIVATIONS.items()}
+    n_in, n_out = step.weight.shape
+    write_json(
+        folder / "config.json",
+        {
+            "in_features": n_in,
+            "out_features": n_out,
+            "bias": step.bias is not None,
+            "activation_function": names[step.activation],
+        },
+    )
+    tensors: dict[str, Array] = {"linear.weight": step.weight.T}
+    if step.bias is not None:
+        tensors["linear.bias"] = step.bias
+    write(folder / "model.safetensors", tensors, PYTORCH)
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    write_whole(path, lambda file: file.write(text.encode()))
