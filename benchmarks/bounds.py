@@ -23,7 +23,7 @@ import numpy as np
 
 from attnpy._measure import calls_per_sample, one_time
 
-from . import cases, compare, kinds, measure, pages, report
+from . import cases, compare, kinds, machine, measure, pages, report
 from .groups import TIMED
 from .run import add_rows, chosen_rows, each, keep_models, write
 
@@ -161,7 +161,10 @@ def bound(row, n_threads, seconds, frames):
         fields = "tid,ip,sym,dso"
         text = output_of("perf", "script", "-i", path, "-F", fields, "--no-inline")
     found = {"group": row.group, "name": row.name, "threads": n_threads}
-    found |= {"date": f"{datetime.date.today()}", "commit": commit()}
+    found |= {
+        "date": f"{datetime.date.today()}",
+        "commit": machine.commit() or "unknown",
+    }
     found["kinds"] = shares(*kinds.read_samples(text), n_threads, loaded, frames)
     if rate:
         by_memory = row.limit == "bandwidth"
@@ -170,10 +173,6 @@ def bound(row, n_threads, seconds, frames):
         found["percent"] = 100 * work / each_call / rate
         found["computed"] = 1.0 if by_memory else scores_for_each_visible(row.case)
     return report.rounded(found)
-
-
-def commit():
-    return compare.git("rev-parse", "--short", "HEAD").decode().strip()
 
 
 # ---- The command ---------------------------------------------------------------------

@@ -263,3 +263,23 @@ def describe(thread_counts):
         "load average before": load,
         "limits": {str(n): limits(n) for n in thread_counts},
     }
+
+
+def commit(root=Path(__file__).parents[1]):
+    """The commit of the sources, with a + if one of them has been changed since.
+
+    None where they are no repository, such as in an archive.
+    """
+
+    def git(*arguments):
+        command = ["git", "-C", str(root), *arguments]
+        found = subprocess.run(command, check=True, capture_output=True, text=True)
+        return found.stdout.strip()
+
+    try:
+        if not root.samefile(git("rev-parse", "--show-toplevel")):
+            return None
+        name = git("rev-parse", "--short", "HEAD")
+        return name + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

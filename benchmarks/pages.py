@@ -68,6 +68,8 @@ def new_store(results):
     for packages in results["versions"].values():
         versions |= {name: x for name, x in packages.items() if x}
     run = {key: results[key] for key in ("command", "date")}
+    if results.get("commit"):
+        run["commit"] = results["commit"]
     run |= {"load": found["load average before"], "limits": found["limits"]}
     if results.get("left_out"):
         run["left_out"] = results["left_out"]
@@ -163,12 +165,15 @@ def run_lines(runs):
 
 
 def runs_table(runs):
+    names = any("commit" in run for run in runs)  # which older runs do not have
     lines = []
     for i, run in enumerate(runs, 1):
         load = ", ".join(f"{x:g}" for x in run.get("load") or ())
         date = run["date"][:16].replace("T", " ")
-        lines.append([str(i), date, f"`{run['command']}`", load])
-    return report.markdown_table(["run", "date", "command", "load before"], lines)
+        commit = [run.get("commit", "")] if names else []
+        lines.append([str(i), date, *commit, f"`{run['command']}`", load])
+    head = ["run", "date", *(["commit"] if names else []), "command", "load before"]
+    return report.markdown_table(head, lines)
 
 
 def page(title, store, groups=report.HEADINGS, images=(), first=""):

@@ -248,6 +248,7 @@ def main(arguments):
     results |= {
         "command": command(arguments),
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "commit": machine.commit(),
         "versions": peers.versions(every),
         "machine": machine.describe(sorted(counts)),
     }

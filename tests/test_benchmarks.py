@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -465,10 +467,35 @@ def test_the_command_adds_a_run_to_a_machine_and_writes_its_pages(
     assert "## An M4\n\n0 of 1 rows" in misses
     assert "| 1x2x3x4 | 1 | torch 2.00 < 3 |\n" in misses
     again = {**row, "group": "training", "targets": []}
-    path.write_text(json.dumps({**results, "rows": [again], "command": "later"}))
+    later = {**results, "rows": [again], "command": "later", "commit": "abc123"}
+    path.write_text(json.dumps(later))
     pages.main(["--add", str(path), "m4"])
     assert (tmp_path / "docs/m4-attention.md").read_text() == page
-    assert "`later`" in (tmp_path / "docs/m4-gradients.md").read_text()
+    page = (tmp_path / "docs/m4-gradients.md").read_text()
+    assert "| 1 | 2026-01-02 03:04 | abc123 | `later` | 1, 2, 3 |\n" in page
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_run_names_the_commit_of_its_sources(tmp_path):
+    def git(*arguments):
+        name = ["-c", "user.name=x", "-c", "user.email=x"]
+        command = ["git", "-C", str(tmp_path), *name, *arguments]
+        found = subprocess.run(command, check=True, capture_output=True, text=True)
+        return found.stdout.strip()
+
+    assert machine.commit(tmp_path) is None
+    git("init")
+    assert machine.commit(tmp_path) is None  # nothing is committed yet
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "x")
+    name = git("rev-parse", "--short", "HEAD")
+    (tmp_path / "b").mkdir()
+    assert machine.commit(tmp_path) == name
+    assert machine.commit(tmp_path / "b") is None  # sources inside another repository
+    (tmp_path / "a").write_text("2")
+    assert machine.commit(tmp_path) == f"{name}+"
 
 
 @pytest.mark.quick
@@ -509,6 +536,8 @@ def test_the_command_starts_again_before_numpy_is_loaded_with_threads_that_sleep
 
 
 RUN = f"""
+import shutil
+import subprocess
 import sys
 sys.path.append({str(ROOT)!r})
 from benchmarks.__main__ import main
@@ -754,6 +783,8 @@ def test_whole_layers_in_numpy_give_what_attnpy_gives(case):
 def test_pytorch_is_in_inference_mode_from_then_on():
     pytest.importorskip("torch")
     script = f"""
+import shutil
+import subprocess
 import sys
 sys.path.append({str(ROOT)!r})
 import torch
