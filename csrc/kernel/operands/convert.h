@@ -72,6 +72,10 @@ load_row(real *to, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype d
     for (; dtype == ATTN_I8 && stride == 1 && k + LANES <= n; k += LANES) {
         v_store(to + k, v_load_i8((const int8_t *)from + k));
     }
+    for (; dtype == REAL_DTYPE && k < n; k++) {
+        ONE_BY_ONE; /* and without a switch for each */
+        memcpy(&to[k], from + k * stride, sizeof(real));
+    }
     for (; k < n; k++) {
         ONE_BY_ONE;
         to[k] = load_element(from + k * stride, dtype);
