@@ -89,11 +89,14 @@ small_args = ["-Os"]
 shorter = ("*_f64", "amx_bf16_f32", "amx_bytes", "avx2_bytes", "core/optimize")
 shorter_args = ["-O2"]
 shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
-# Copies of loops and functions for some arguments take 13 kB and gain nothing.
+# Copies of loops and functions for some arguments take 13 kB and gain nothing. Nor do
+# copies of functions that begin or end a task, or a block: those within loops say
+# INLINE, and -O2 inlines no others of more than 15 instructions either.
 kernel_args_of_gcc = [
     "-fno-version-loops-for-strides",
     "-fno-split-loops",
     "-fno-ipa-cp-clone",
+    "--param=max-inline-insns-auto=15",
 ]
 
 # What compilers read from the environment, beside CFLAGS and the like.

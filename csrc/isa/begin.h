@@ -25,6 +25,10 @@
 #define ONE_COPY __attribute__((noinline, noclone))
 #endif
 
+/* Begins at a cache line: how fast loops are fetched depends on where they lie in one, and must not
+ * depend on the functions before them. */
+#define ALIGNED __attribute__((aligned(64)))
+
 /* Before a loop over what is to be in registers, whose length the compiler knows. */
 #if defined(__clang__)
 #define UNROLLED _Pragma("clang loop unroll(full)")

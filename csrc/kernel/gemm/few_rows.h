@@ -109,7 +109,7 @@ multiply_few_rows_as(few_rows_product m, ptrdiff_t n_vec, const storage kind)
     }
 }
 
-static NOINLINE void
+static ALIGNED NOINLINE void
 multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
 {
     switch (kind) {
@@ -160,7 +160,7 @@ multiply_few_rows_by_panel_as(few_rows_product m, const storage kind)
 }
 
 /* The product for 1, 2, 4 or 8 rows, with a packed panel as B. */
-static NOINLINE void
+static ALIGNED NOINLINE void
 multiply_few_rows_by_panel(few_rows_product m, storage kind)
 {
 #if REAL_BITS == 32 && TERMS == 1

@@ -182,7 +182,7 @@ multiply_lines_as(const lines_product *m, int n_vec, const storage kind,
     }
 }
 
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply_lines(const lines_product *m, int n_vec, storage kind)
 {
     switch (kind) {
@@ -196,13 +196,13 @@ multiply_lines(const lines_product *m, int n_vec, storage kind)
     }
 }
 
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply_lines_of_keys(const lines_product *m, int n_vec)
 {
     multiply_lines_as(m, n_vec, AS_OPERANDS, OF_KEYS);
 }
 
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply_lines_of_weights(const lines_product *m, int n_vec)
 {
     multiply_lines_as(m, n_vec, AS_OPERANDS, OF_WEIGHTS);

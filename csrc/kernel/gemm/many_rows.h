@@ -64,7 +64,7 @@ typedef struct {
 } many_rows_product;
 
 /* Never inlined, so that nothing else takes registers. */
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply_many_rows(const many_rows_product *w)
 {
     const ptrdiff_t a_row = w->a_row;

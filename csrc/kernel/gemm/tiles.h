@@ -217,14 +217,14 @@ multiply_tile(tile_product m, int n_vec, const bool a_transposed)
     }
 }
 
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply(tile_product m, int n_vec)
 {
     multiply_tile(m, n_vec, false);
 }
 
 /* As multiply, where A is (steps, rows). */
-static ONE_COPY void
+static ALIGNED ONE_COPY void
 multiply_transposed(tile_product m, int n_vec)
 {
     multiply_tile(m, n_vec, true);
