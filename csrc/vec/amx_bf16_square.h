@@ -54,25 +54,38 @@ static inline void u_store_square(float *sums, ptrdiff_t row, const int rows,
     }
 }
 
+enum { UNIT_QUARTERS = 4 };
+
+/* The part of u_multiply_square that is added to one of the tiles of sums; parts come in
+ * order. */
+static inline void u_multiply_quarter(const int quarter, const char *a, ptrdiff_t a_row,
+                                      ptrdiff_t a_tile, const char *b, ptrdiff_t b_row,
+                                      const int rows, const int columns)
+{
+    if (quarter == 0) {
+        _tile_loadd(6, b, b_row);
+        _tile_loadd(4, a, a_row);
+        _tile_dpbf16ps(0, 4, 6);
+    } else if (quarter == 1 && rows > 1) {
+        _tile_loadd(5, a + a_tile, a_row);
+        _tile_dpbf16ps(1, 5, 6);
+    } else if (quarter == 2 && columns > 1) {
+        _tile_loadd(7, b + 64, b_row);
+        _tile_dpbf16ps(2, 4, 7);
+    } else if (quarter == 3 && rows > 1 && columns > 1) {
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
 /* sums += a b, for UNIT_TERMS numbers of each row of a, whose second row of tiles is a_tile
  * bytes behind the first, and as many rows of b in pairs. */
 static inline void u_multiply_square(const char *a, ptrdiff_t a_row, ptrdiff_t a_tile,
                                      const char *b, ptrdiff_t b_row, const int rows,
                                      const int columns)
 {
-    _tile_loadd(6, b, b_row);
-    _tile_loadd(4, a, a_row);
-    _tile_dpbf16ps(0, 4, 6);
-    if (rows > 1) {
-        _tile_loadd(5, a + a_tile, a_row);
-        _tile_dpbf16ps(1, 5, 6);
-    }
-    if (columns > 1) {
-        _tile_loadd(7, b + 64, b_row);
-        _tile_dpbf16ps(2, 4, 7);
-        if (rows > 1) {
-            _tile_dpbf16ps(3, 5, 7);
-        }
+    UNROLLED for (int i = 0; i < UNIT_QUARTERS; i++)
+    {
+        u_multiply_quarter(i, a, a_row, a_tile, b, b_row, rows, columns);
     }
 }
 

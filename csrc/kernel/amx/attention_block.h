@@ -2,6 +2,7 @@
 #ifndef ATTN_KERNEL_AMX_ATTENTION_BLOCK_H
 #define ATTN_KERNEL_AMX_ATTENTION_BLOCK_H
 
+#include "kernel/amx/attention_beside.h"
 #include "kernel/amx/attention_scores.h"
 #include "kernel/amx/attention_tile_values.h"
 
@@ -126,8 +127,42 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
     }
 }
 
-/* The whole block, a tile after the other, so that its scores stay in the first-level cache:
- * where tiles of keys and of values are there at once. */
+_Static_assert(MAX_TILES == 2, "attend_to_tiles");
+
+/* The whole block, for its tiles. Products with one tile are computed beside weights of the
+ * other. */
+static void
+attend_to_tiles(work *w, block *b, const span *spans, const key_tiles *keys,
+                const value_tiles *values, prefetch *beside, prefetch *next)
+{
+    const ptrdiff_t dim = w->rows.p->head_dim;
+    const int first = spans[0].n > 0 ? 0 : 1;
+    const prefetch nothing[2] = {{.n_rows = 0}};
+    bool two = first == 0 && w->rows.n_tiles == 2 && spans[1].n > 0;
+    bool finite = values->finite || !spans[0].masked;
+    _Alignas(CACHE_LINE) real sums[UNIT_SQUARE * WIDTH];
+    unit_product m = score_product(w, first, &spans[first], keys, 0, dim, beside);
+
+    multiply_on_unit(&m);
+    m.n_rows = 0;
+    if (two) {
+        m = score_product(w, 1, &spans[1], keys, 0, dim, nothing);
+    }
+    weigh_beside(w, b, first, &spans[first], &m);
+    if (two) {
+        m = value_product(w, 0, &spans[0], values, sums, next);
+        m.n_rows = finite ? m.n_rows : 0;
+        weigh_beside(w, b, 1, &spans[1], &m);
+    }
+    if (!two || !finite) {
+        add_values(w, b, first, &spans[first], values, next);
+    }
+    if (two) {
+        add_values(w, b, 1, &spans[1], values, nothing);
+    }
+}
+
+/* Attends where tiles of keys and of values are there at once. */
 static bool
 attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
 {
@@ -137,7 +172,7 @@ attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch 
     value_tiles values;
     key_tiles keys;
 
-    if (w->rows.p->value_dim > SLAB_COLUMNS) {
+    if (w->rows.p->value_dim > SLAB_COLUMNS || seen->n == 0) {
         return false;
     }
     if (!keep_keys(w, b, &keys)) {
@@ -150,17 +185,7 @@ attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch 
     if (!keep_values(w, b, &values)) {
         values = stage_values(w, seen, 0);
     }
-    w->in_turn = true;
-    for (int t = 0; t < w->rows.n_tiles; t++) {
-        if (spans[t].n > 0) {
-            multiply_tile_scores(w, t, &spans[t], &keys, 0, run.dim, beside);
-            exponentiate_tile(w, b, t, &spans[t]);
-            add_values(w, b, t, &spans[t], &values, next);
-            next[0].n_rows = next[1].n_rows = 0;
-            beside[0].n_rows = beside[1].n_rows = 0;
-        }
-    }
-    w->in_turn = false;
+    attend_to_tiles(w, b, spans, &keys, &values, beside, next);
     return true;
 }
 

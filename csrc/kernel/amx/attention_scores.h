@@ -184,11 +184,11 @@ tiles_of_rows(matrix keys, ptrdiff_t first)
 
 /* Tile form: the products of a tile's queries and its span of keys, of n_columns columns from d
  * on. */
-static void
-multiply_tile_scores(const work *w, int tile, const span *s, const key_tiles *keys,
-                     ptrdiff_t d, ptrdiff_t n_columns, const prefetch next[2])
+static NOINLINE unit_product
+score_product(const work *w, int tile, const span *s, const key_tiles *keys,
+              ptrdiff_t d, ptrdiff_t n_columns, const prefetch next[2])
 {
-    multiply_on_unit(&(unit_product){
+    return (unit_product){
         .c = scores_of(w, tile),
         .c_row = WIDTH,
         .a = keys->at + (s->first - keys->first) / UNIT_ROWS * keys->tile,
@@ -201,7 +201,7 @@ multiply_tile_scores(const work *w, int tile, const span *s, const key_tiles *ke
         .n_vec = tile_vectors(&w->rows, tile),
         .n_steps = (n_columns + UNIT_TERMS - 1) / UNIT_TERMS,
         .resume = d > 0,
-        .next = {next[0], next[1]}});
+        .next = {next[0], next[1]}};
 }
 
 /* The products of queries and keys of each span; `seen` is all of them. */
@@ -219,7 +219,9 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
             fetch_key_tiles(&run, d, n_columns, w->rows.slab), seen->first);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
-                multiply_tile_scores(w, t, &spans[t], &keys, d, n_columns, next);
+                unit_product m =
+                    score_product(w, t, &spans[t], &keys, d, n_columns, next);
+                multiply_on_unit(&m);
                 next[0].n_rows = next[1].n_rows = 0;
             }
         }

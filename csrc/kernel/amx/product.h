@@ -43,7 +43,7 @@ enum {
 };
 
 typedef struct {
-    real *c;         /* (rows, n_vec * LANES), whole tiles of it */
+    real *c;         /* (rows, n_vec * LANES), whole tiles; with `output` a square */
     ptrdiff_t c_row; /* reals from row to row */
     const operand *a;
     ptrdiff_t a_row;  /* operands from row to row */
@@ -55,24 +55,87 @@ typedef struct {
     ptrdiff_t n_vec;
     ptrdiff_t n_steps; /* of UNIT_TERMS terms */
     bool resume;       /* adds to C, else overwrites it */
+    real *output;      /* as C: becomes output * keep + C; or NULL */
+    const real *keep;  /* (n_vec * LANES); NULL: 0 */
+    uint64_t lanes;    /* of the output, those whose bit is set */
     prefetch next[2];  /* prefetched during the product */
 } unit_product;
+
+/* Adds the sums of a square from row i and vector v on to the output. */
+static NOINLINE void
+add_unit_sums(const unit_product *m, ptrdiff_t i, ptrdiff_t v, ptrdiff_t end)
+{
+    const ptrdiff_t n = least(m->n_rows - i, UNIT_SQUARE), row = m->c_row;
+    const bool adds = m->keep != NULL;
+
+    u_publish(m->c);
+    for (; v < end; v++) {
+        const v_real keep = adds ? v_load(m->keep + v * LANES) : v_set1(0);
+        const v_mask wanted = v_mask_of(m->lanes >> (v * LANES));
+        real *to = m->output + i * row + v * LANES;
+        const real *from = m->c + v * LANES;
+        for (ptrdiff_t r = 0; r < n; r++, to += row, from += row) {
+            v_real sum = v_load(from), before = v_load(to);
+            if (adds) {
+                sum = v_fma(before, keep, sum);
+            }
+            v_store(to, v_select(wanted, sum, before));
+        }
+    }
+}
+
+/* Where sums from row i and vector v on go. */
+static INLINE real *
+square_of(const unit_product *m, ptrdiff_t i, ptrdiff_t v)
+{
+    return m->c + (m->output == NULL ? i * m->c_row : 0) + v * LANES;
+}
+
+/* Prefetches the share of the square of rows from i on. */
+static NOINLINE void
+prefetch_beside_square(const unit_product *m, ptrdiff_t i)
+{
+    for (int k = 0; k < 2; k++) {
+        prefetch share = prefetch_slice(&m->next[k], i, UNIT_SQUARE, m->n_rows);
+        prefetch_rows(&share, 0, share.n_rows);
+    }
+}
+
+static INLINE void
+begin_square(const unit_product *m, ptrdiff_t i, ptrdiff_t v, const int rows,
+             const int columns)
+{
+    if (rows > 1 && v == 0 && (m->next[0].n_rows > 0 || m->next[1].n_rows > 0)) {
+        prefetch_beside_square(m, i);
+    }
+    if (m->resume) {
+        u_load_square(square_of(m, i, v), m->c_row * (ptrdiff_t)sizeof(real), rows,
+                      columns);
+    } else {
+        u_clear_square(rows, columns);
+    }
+}
+
+static INLINE void
+end_square(const unit_product *m, ptrdiff_t i, ptrdiff_t v, const int rows,
+           const int columns)
+{
+    u_store_square(square_of(m, i, v), m->c_row * (ptrdiff_t)sizeof(real), rows,
+                   columns);
+    if (m->output != NULL) {
+        add_unit_sums(m, i, v, v + columns);
+    }
+}
 
 static INLINE void
 multiply_square(const unit_product *m, ptrdiff_t i, ptrdiff_t v, const int rows,
                 const int columns)
 {
-    const ptrdiff_t c_row = m->c_row * (ptrdiff_t)sizeof(real),
-                    a_row = m->a_row * (ptrdiff_t)sizeof(operand),
+    const ptrdiff_t a_row = m->a_row * (ptrdiff_t)sizeof(operand),
                     b_row = m->b_row * (ptrdiff_t)sizeof(operand);
     const operand *a = m->a + i / UNIT_ROWS * m->a_tile, *b = m->b + v * LANES;
-    real *c = m->c + i * m->c_row + v * LANES;
 
-    if (m->resume) {
-        u_load_square(c, c_row, rows, columns);
-    } else {
-        u_clear_square(rows, columns);
-    }
+    begin_square(m, i, v, rows, columns);
     for (ptrdiff_t t = 0; t < m->n_steps; t++) {
         u_multiply_square((const char *)a, a_row,
                           m->a_tile * (ptrdiff_t)sizeof(operand), (const char *)b,
@@ -80,7 +143,7 @@ multiply_square(const unit_product *m, ptrdiff_t i, ptrdiff_t v, const int rows,
         a += m->a_step;
         b += UNIT_OPERANDS * m->b_row;
     }
-    u_store_square(c, c_row, rows, columns);
+    end_square(m, i, v, rows, columns);
 }
 
 /* All rows, for one column of tiles or two. */
@@ -90,10 +153,6 @@ multiply_unit_columns(const unit_product *m, ptrdiff_t v, const int columns)
     ptrdiff_t i = 0;
 
     for (; i + UNIT_ROWS < m->n_rows; i += UNIT_SQUARE) {
-        for (int k = 0; k < 2 && v == 0; k++) {
-            prefetch share = prefetch_slice(&m->next[k], i, UNIT_SQUARE, m->n_rows);
-            prefetch_rows(&share, 0, share.n_rows);
-        }
         multiply_square(m, i, v, 2, columns);
     }
     if (i < m->n_rows) {

@@ -64,7 +64,6 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
     w->rows.n_tiles = (int)tiles_of(task->n_rows);
     choose_prefetches(w, task, group_rows);
     w->values_prefetched = -1;
-    w->in_turn = false;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);
     lay_out(p, group_rows, worker->workspace, w);
     load_queries(&w->rows);

@@ -124,46 +124,75 @@ find_tops(v_real *top, const real *scores, ptrdiff_t n_keys, const int n_vec)
     }
 }
 
-/* Turns the scores of n_vec vectors of rows, times scale, into exponentials relative to
- * the running maximum, and adds them to the running sum. They become operands if `pack`; then
- * a weight of 0 makes the last operand whole. */
-static INLINE void
-exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *sum,
-                   real *rescale, const int n_vec, const bool pack)
-{
-    const int step = pack ? TERMS : 1;
-    v_real top[TILE_VECTORS], total[TILE_VECTORS];
-    v_real factor = v_set1(exponent_scale(scale));
+/* Scores of some vectors of rows on their way to exponentials. */
+typedef struct {
+    v_real factor, base[TILE_VECTORS], total[TILE_VECTORS];
+} exponentials;
 
-    find_tops(top, scores, n_keys, n_vec);
+/* Raises the running maxima of n_vec vectors of rows to those of the scores, times scale. Lines
+ * are taken `step` at a time; a weight of 0 makes the last of them whole. */
+static INLINE exponentials
+begin_exponentials(real *scores, ptrdiff_t n_keys, real scale, real *max, real *rescale,
+                   const int n_vec, const int step)
+{
+    exponentials e = {.factor = v_set1(exponent_scale(scale))};
+
+    find_tops(e.base, scores, n_keys, n_vec);
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
         v_store(rescale + v * LANES,
-                raise_max(max + v * LANES, v_mul(top[v], v_set1(scale))));
-        top[v] = exponent_base(v_load(max + v * LANES));
-        total[v] = v_set1(0);
+                raise_max(max + v * LANES, v_mul(e.base[v], v_set1(scale))));
+        e.base[v] = exponent_base(v_load(max + v * LANES));
+        e.total[v] = v_set1(0);
         if (n_keys % step != 0) {
             v_store(scores + n_keys * WIDTH + v * LANES, v_set1((real)-INFINITY));
         }
     }
-    for (ptrdiff_t k = 0; k < n_keys; k += step) {
-        UNROLLED for (int v = 0; v < n_vec; v++)
+    return e;
+}
+
+/* Exponentials of `step` lines of scores from key k on, relative to the running maximum. */
+static INLINE void
+exponentiate_lines(exponentials *s, real *scores, ptrdiff_t k, const int n_vec,
+                   const int step)
+{
+    UNROLLED for (int v = 0; v < n_vec; v++)
+    {
+        const real *at = scores + k * WIDTH + v * LANES;
+        v_real e[TERMS];
+        UNROLLED for (int i = 0; i < step; i++)
         {
-            const real *at = scores + k * WIDTH + v * LANES;
-            v_real e[TERMS];
-            UNROLLED for (int i = 0; i < step; i++)
-            {
-                e[i] = weight_exp(v_load(at + i * WIDTH), factor, top[v]);
-                total[v] = v_add(total[v], e[i]);
-            }
-            store_weights(scores + k / step * WIDTH + v * LANES, e, step);
+            e[i] = weight_exp(v_load(at + i * WIDTH), s->factor, s->base[v]);
+            s->total[v] = v_add(s->total[v], e[i]);
         }
+        store_weights(scores + k / step * WIDTH + v * LANES, e, step);
     }
+}
+
+/* Adds the exponentials to the running sum. */
+static INLINE void
+end_exponentials(const exponentials *s, real *sum, const real *rescale, const int n_vec)
+{
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
         v_real before = v_load(sum + v * LANES);
-        v_store(sum + v * LANES, v_fma(before, v_load(rescale + v * LANES), total[v]));
+        v_store(sum + v * LANES,
+                v_fma(before, v_load(rescale + v * LANES), s->total[v]));
     }
+}
+
+/* Turns the scores of n_vec vectors of rows, times scale, into exponentials relative to
+ * the running maximum, and adds them to the running sum. */
+static INLINE void
+exponentiate_lanes(real *scores, ptrdiff_t n_keys, real scale, real *max, real *sum,
+                   real *rescale, const int n_vec)
+{
+    exponentials e = begin_exponentials(scores, n_keys, scale, max, rescale, n_vec, 1);
+
+    for (ptrdiff_t k = 0; k < n_keys; k++) {
+        exponentiate_lines(&e, scores, k, n_vec, 1);
+    }
+    end_exponentials(&e, sum, rescale, n_vec);
 }
 
 /* The weight of a score, times scale its logit, in the final softmax; 0 for -inf whatever

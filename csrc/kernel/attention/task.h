@@ -51,7 +51,6 @@ typedef struct {
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
     bool reads_bursts; /* reads a group in order before it reads it out of order */
     bool ends_head;    /* prefetches those of the next head */
-    bool in_turn;      /* tiles use the same memory for scores, one after the other */
     ptrdiff_t
         values_prefetched; /* key of the block whose values were prefetched already */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */

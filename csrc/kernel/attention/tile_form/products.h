@@ -192,6 +192,13 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
     }
 }
 
+/* From products to weights. */
+static void
+weigh_tile(work *w, block *b, int tile, const span *s)
+{
+    exponentiate_tile(w, b, tile, s);
+}
+
 /* By vectors, tiles do not attend one after the other: all use what is brought of keys. */
 static bool
 attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)

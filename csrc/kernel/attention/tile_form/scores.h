@@ -9,7 +9,7 @@
 static real *
 scores_of(const work *w, int tile)
 {
-    return w->scores + (w->in_turn ? 0 : (ptrdiff_t)tile * ATTN_BLOCK * WIDTH);
+    return w->scores + (ptrdiff_t)tile * ATTN_BLOCK * WIDTH;
 }
 
 /* What is prefetched beside a block's scores and the next keys: its values or, where they need
@@ -208,22 +208,15 @@ exponentiate_tile(work *w, block *b, int tile, const span *s)
     real *scores = scores_of(w, tile), *rescale = w->rescale + lane;
     real *max = w->chunk.max + lane, *sum = w->chunk.sum + lane;
     int n_vec = tile_vectors(&w->rows, tile);
-    ptrdiff_t n = round_up(s->n, SUM_TERMS), used = round_up(s->n, TERMS);
+    ptrdiff_t n = round_up(s->n, SUM_TERMS);
     real scale = finish_tile(w, b, tile, s);
     bool whole = n_vec == TILE_VECTORS;
 
-    if (HAS_UNIT && whole && w->rows.p->dropout == 0) {
-        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS, true);
-        memset(scores + used / TERMS * WIDTH, 0,
-               (size_t)((n - used) / TERMS * WIDTH) * sizeof(operand));
-        return;
-    }
     if (!HAS_UNIT && whole) {
-        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS, false);
+        exponentiate_lanes(scores, s->n, scale, max, sum, rescale, TILE_VECTORS);
     }
     for (ptrdiff_t i = 0; i < n_vec * LANES && (HAS_UNIT || !whole); i += LANES) {
-        exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1,
-                           false);
+        exponentiate_lanes(scores + i, s->n, scale, max + i, sum + i, rescale + i, 1);
     }
     drop_tile(w, b, tile, s, 1);
     if (TERMS == 1 && w->rows.task->value_scale != NULL) {

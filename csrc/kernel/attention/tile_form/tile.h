@@ -40,7 +40,7 @@ attend_tiles(work *w, block *b)
     w->values_prefetched = b->end;
     for (int t = 0; t < w->rows.n_tiles && !codes && !done; t++) {
         if (spans[t].n > 0) {
-            exponentiate_tile(w, b, t, &spans[t]);
+            weigh_tile(w, b, t, &spans[t]);
         }
     }
     if (LOADS_COLUMNS && b->hides_late) {
