@@ -2,7 +2,6 @@
 #include "core/optimize.h"
 
 #include "core/half.h"
-#include "core/limits.h"
 #include "core/workspace.h"
 
 #include <math.h>

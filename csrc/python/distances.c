@@ -7,7 +7,6 @@
 #include "python/memory.h"
 #include "python/numbers.h"
 #include "python/objects.h"
-#include "python/settings.h"
 
 /* The arrays of a call, owned. */
 typedef struct {

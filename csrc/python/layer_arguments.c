@@ -1,7 +1,6 @@
 /* From the arguments of layer() to arrays. */
 #include "python/layer.h"
 
-#include "python/arrays.h"
 #include "python/numbers.h"
 #include "python/objects.h"
 #include "python/options.h"

@@ -3,7 +3,6 @@
 
 #include "python/arrays.h"
 #include "python/memory.h"
-#include "python/numbers.h"
 
 static int
 check_shape(PyArrayObject *pages, const char *name, const char *expected)

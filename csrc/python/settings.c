@@ -6,7 +6,6 @@
 #include "core/quota.h"
 #include "core/tasks.h"
 #include "python/numbers.h"
-#include "python/objects.h"
 
 #define MAX_SPIN_TIME 1000000 /* microseconds */
 #define EXPORTED __attribute__((visibility("default")))
