@@ -288,6 +288,19 @@ def test_bias_activation_and_residual_follow_the_product():
     assert_same_bits(got, expected)
 
 
+@pytest.mark.parametrize("activations", ["float", "int8"])
+@pytest.mark.parametrize("shape", [(48,), (5, 48), (2, 0, 48), (3, 2, 150, 48)])
+def test_a_network_has_the_bits_of_its_products(shape, activations):
+    network = FeedForward(48, 320, activation="gelu", rng=np.random.default_rng(1))
+    network.quantize(activations=activations)
+    x = normal(*shape, 2, seed=2)[..., 0]
+    hidden = linear(x, network.W_1, network.b_1, activation="gelu")
+    expected = linear(hidden, network.W_2, network.b_2)
+    with threads_for_any_work():
+        for n_threads in (1, 3):
+            assert_same_bits(network(x, num_threads=n_threads), expected)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 def test_other_rows_than_float32_and_16_bits_are_refused(dtype):

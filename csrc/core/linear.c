@@ -402,6 +402,86 @@ attn_linear(attn_linear_problem *l, attn_call *call)
     return attn_linears(1, &l, NULL, call);
 }
 
+/* A product whose rows are another one's results, and where a thread has these. */
+typedef struct {
+    job first, last;
+    size_t at;
+} job_pair;
+
+static char *
+before(char *at, ptrdiff_t n_bytes)
+{
+    return (char *)((uintptr_t)at - (uintptr_t)n_bytes);
+}
+
+/* The first product's rows of a task lie in the workspace. */
+static void
+run_pair(const void *context, ptrdiff_t index, const attn_worker *worker)
+{
+    const job_pair *p = context;
+    job first = p->first, last = p->last;
+    attn_linear_problem a = *first.l, b = *last.l;
+    attn_linear_task task = task_at(&first, index), then = task_at(&last, index);
+
+    a.output.data =
+        before((char *)worker->workspace + p->at, task.first_row * a.output.row_stride);
+    b.input.data = a.output.data;
+    first.l = &a;
+    last.l = &b;
+    run_job(&first, &task, false, worker);
+    run_job(&last, &then, false, worker);
+}
+
+/* Are a product's rows rounded to bytes, for a matrix unit, and all columns in each task? */
+static bool
+has_whole_rows(const job *j)
+{
+    const attn_quantized *q = j->l->quantized;
+
+    return q != NULL && q->rounds_rows && has_unit(j) && j->n_tasks > 0 &&
+           j->n_tasks == j->n_row_tasks;
+}
+
+/* The bytes of the first results of a task's rows, if they stay in the cache until they are
+ * multiplied by the same task; else 0. */
+static size_t
+bytes_between(const job *first, const job *last)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    const attn_linear_problem *l = first->l;
+    ptrdiff_t row = l->n_out * attn_storage_of(l->output.dtype)->bytes;
+
+    if (!has_whole_rows(first) || !has_whole_rows(last) ||
+        last->n_tasks != first->n_tasks || last->row_unit != first->row_unit) {
+        return 0;
+    }
+    ptrdiff_t n_units = attn_divide_up(rows_of(l), first->row_unit);
+    ptrdiff_t n_rows = attn_divide_up(n_units, first->n_tasks) * first->row_unit;
+    return n_rows > MOST_BYTES / row ? 0 : (size_t)(n_rows * row);
+}
+
+int
+attn_linear_pair(attn_linear_problem *first, attn_linear_problem *last, attn_call *call)
+{
+    job_pair p;
+    attn_tasks tasks = {.run = run_pair, .context = &p};
+
+    tasks.work = attn_linear_work(first) + attn_linear_work(last);
+    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    size_t size = split(first, 1, n_threads, call, &p.first);
+    size_t other = split(last, 1, n_threads, call, &p.last);
+    size_t between = bytes_between(&p.first, &p.last);
+    if (between == 0) {
+        int status = attn_linear(first, call);
+        return status < 0 ? status : attn_linear(last, call);
+    }
+    p.at = ((other > size ? other : size) + ATTN_ALIGNMENT - 1) / ATTN_ALIGNMENT *
+           ATTN_ALIGNMENT;
+    tasks.workspace_size = p.at + between;
+    tasks.n = p.first.n_tasks;
+    return attn_run_tasks(&tasks, call);
+}
+
 typedef struct {
     job first;
     attn_linear_steps steps;

@@ -105,13 +105,15 @@ int attn_linear(attn_linear_problem *, attn_call *);
 #define ATTN_FEW_LINEARS 3
 int attn_linears(int n, attn_linear_problem *const *, attn_linear_problem *const *then,
                  attn_call *);
+/* Two products, whose first's output, in C order, is the second's input. It may stay as it was. */
+int attn_linear_pair(attn_linear_problem *, attn_linear_problem *, attn_call *);
 
 /* Bytes from the arrays of a product to those of the next. */
 typedef struct {
     ptrdiff_t input, weight, output;
 } attn_linear_steps;
 
-/* n products of one shape, without bias, times and residual. The problem describes the first. */
+/* n products of one shape, without bias, times and residual. The problem is the first. */
 int attn_linear_each(ptrdiff_t n, attn_linear_problem *, const attn_linear_steps *,
                      attn_call *);
 

@@ -45,41 +45,31 @@ gated_numbers(PyObject *x, PyObject *const *network, attn_activation activation,
     return hidden;
 }
 
-/* The hidden numbers of tokens x. */
-static PyArrayObject *
-hidden_of(PyObject *x, PyObject *const *network, py_precision precision,
-          attn_call *call)
-{
-    bool gated = network[W_GATE] != Py_None;
-    attn_activation activation;
-    py_linear_objects plain = {x,       network[W_1], network[B_1],
-                               Py_None, Py_None,      Py_None};
-
-    if (py_parse_activation(network[ACTIVATION], gated, &activation) < 0) {
-        return NULL;
-    }
-    return gated ? gated_numbers(x, network, activation, precision, call)
-                 : py_multiply_to(&plain, activation, precision, call);
-}
-
 PyArrayObject *
 py_feed_forward(PyObject *x, PyObject *network, PyObject *residual, bool mixed,
                 attn_call *call)
 {
     PyObject *const *n = py_items(network, "network", N_NETWORK);
-    PyArrayObject *hidden, *result;
+    py_precision precision = mixed ? PY_NARROW : PY_PROMOTED;
+    py_precision last_precision = mixed ? PY_WIDE : PY_PROMOTED;
+    bool gated = n != NULL && n[W_GATE] != Py_None;
+    attn_activation activation;
 
-    if (n == NULL) {
+    if (n == NULL || py_parse_activation(n[ACTIVATION], gated, &activation) < 0) {
         return NULL;
     }
-    hidden = hidden_of(x, n, mixed ? PY_NARROW : PY_PROMOTED, call);
-    if (hidden == NULL) {
+    py_linear_objects plain = {x, n[W_1], n[B_1], Py_None, Py_None, Py_None};
+    py_linear_objects last = {NULL, n[W_2], n[B_2], Py_None, Py_None, residual};
+    if (!gated) {
+        return py_multiply_twice(&plain, activation, precision, last, last_precision,
+                                 call);
+    }
+    last.x = (PyObject *)gated_numbers(x, n, activation, precision, call);
+    if (last.x == NULL) {
         return NULL;
     }
-    py_linear_objects last = {
-        (PyObject *)hidden, n[W_2], n[B_2], Py_None, Py_None, residual};
-    result = py_multiply(&last, mixed ? PY_WIDE : PY_PROMOTED, call);
-    Py_DECREF(hidden);
+    PyArrayObject *result = py_multiply_to(&last, ATTN_IDENTITY, last_precision, call);
+    Py_DECREF(last.x);
     return result;
 }
 

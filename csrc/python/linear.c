@@ -223,28 +223,76 @@ parse_precision(PyObject *object, py_precision *precision)
     return -1;
 }
 
+/* The arrays of a product, described, and the new array for its result. */
+typedef struct {
+    py_linear_arrays arrays;
+    attn_linear_problem linear;
+    PyArrayObject *product;
+} opened_product;
+
+static int
+open_product(opened_product *p, const py_linear_objects *o, attn_activation activation,
+             py_precision precision)
+{
+    py_linear_arrays *a = &p->arrays;
+    int type;
+
+    p->linear.activation = activation;
+    if (py_as_array(o->x, "x", &a->input) < 0 ||
+        py_as_weight(o->weight, "weight", &a->weight) < 0 ||
+        py_as_optional_array(o->bias, "bias", &a->bias) < 0 ||
+        py_as_optional_array(o->times, "times", &a->times) < 0 ||
+        py_as_optional_array(o->residual, "residual", &a->residual) < 0) {
+        return -1;
+    }
+    type = py_set_linear(a, precision, &p->linear);
+    p->product = type < 0 ? NULL : py_make_product(a, type, &p->linear);
+    return p->product == NULL ? -1 : 0;
+}
+
+/* The result, or NULL if the status is an error's. */
+static PyArrayObject *
+close_product(opened_product *p, int status)
+{
+    py_release_linear(&p->arrays);
+    if (status < 0) {
+        Py_CLEAR(p->product);
+    }
+    return p->product;
+}
+
 PyArrayObject *
 py_multiply_to(const py_linear_objects *o, attn_activation activation,
                py_precision precision, attn_call *call)
 {
-    py_linear_arrays a = {.input = NULL};
-    attn_linear_problem l = {.activation = activation};
-    PyArrayObject *product;
-    int type = -1;
+    opened_product p = {.product = NULL};
+    int status = open_product(&p, o, activation, precision);
 
-    if (py_as_array(o->x, "x", &a.input) == 0 &&
-        py_as_weight(o->weight, "weight", &a.weight) == 0 &&
-        py_as_optional_array(o->bias, "bias", &a.bias) == 0 &&
-        py_as_optional_array(o->times, "times", &a.times) == 0 &&
-        py_as_optional_array(o->residual, "residual", &a.residual) == 0) {
-        type = py_set_linear(&a, precision, &l);
+    return close_product(&p, status < 0 ? status : compute_linear(&p.linear, call));
+}
+
+PyArrayObject *
+py_multiply_twice(const py_linear_objects *o, attn_activation activation,
+                  py_precision precision, py_linear_objects last,
+                  py_precision last_precision, attn_call *call)
+{
+    opened_product p = {.product = NULL}, q = {.product = NULL};
+    int status = open_product(&p, o, activation, precision);
+    py_lock lock;
+
+    if (status == 0) {
+        last.x = (PyObject *)p.product;
+        status = open_product(&q, &last, ATTN_IDENTITY, last_precision);
     }
-    product = type < 0 ? NULL : py_make_product(&a, type, &l);
-    if (product != NULL && compute_linear(&l, call) < 0) {
-        Py_CLEAR(product);
+    if (status == 0) {
+        py_give_up_lock(
+            &lock, attn_linear_work(&p.linear) + attn_linear_work(&q.linear), call);
+        status = py_take_lock_back(&lock, attn_linear_pair(&p.linear, &q.linear, call),
+                                   call);
     }
-    py_release_linear(&a);
-    return product;
+    PyArrayObject *result = close_product(&q, status);
+    Py_XDECREF(close_product(&p, status));
+    return result;
 }
 
 PyArrayObject *

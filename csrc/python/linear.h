@@ -36,6 +36,10 @@ PyArrayObject *py_multiply(const py_linear_objects *, py_precision, attn_call *)
 /* The same with this activation, whatever the objects have. */
 PyArrayObject *py_multiply_to(const py_linear_objects *, attn_activation, py_precision,
                               attn_call *);
+/* Another product of this one, whose x is no object's. */
+PyArrayObject *py_multiply_twice(const py_linear_objects *, attn_activation,
+                                 py_precision, py_linear_objects last,
+                                 py_precision last_precision, attn_call *);
 extern PyMethodDef py_linear_methods[];
 
 #endif
