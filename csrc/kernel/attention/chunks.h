@@ -69,7 +69,7 @@ attend_rows_to_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
 
     first = most(first, w->rows.from / ATTN_BLOCK * ATTN_BLOCK);
     w->unit_columns = 0;
-    if (w->reads_bursts) {
+    if (w->reads_bursts || (HAS_UNIT && w->rows.task->n_rows == 1)) {
         multiply_chunk(w, first, end);
     }
     for (; first < end; first += ATTN_BLOCK) {
