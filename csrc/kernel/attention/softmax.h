@@ -162,7 +162,7 @@ exponentiate_lines(exponentials *s, real *scores, ptrdiff_t k, const int n_vec,
         v_real e[TERMS];
         UNROLLED for (int i = 0; i < step; i++)
         {
-            e[i] = weight_exp(v_load(at + i * WIDTH), s->factor, s->base[v]);
+            e[i] = operand_exp(v_load(at + i * WIDTH), s->factor, s->base[v]);
             s->total[v] = v_add(s->total[v], e[i]);
         }
         store_weights(scores + k / step * WIDTH + v * LANES, e, step);

@@ -122,7 +122,7 @@ exponentiate_rows(work *w, ptrdiff_t n_keys, real scale)
         real *line = w->scores + r * ATTN_BLOCK;
         v_real base = exponent_base(v_set1(s->max[r]));
         for (ptrdiff_t k = 0; k < row_keys(n_keys); k += LANES) {
-            v_store(line + k, weight_exp(v_load(line + k), factor, base));
+            v_store(line + k, operand_exp(v_load(line + k), factor, base));
         }
     }
 }
