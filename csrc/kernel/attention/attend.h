@@ -31,16 +31,18 @@ repays_bursts(const attn_problem *p, const attn_task *task)
 }
 
 /* Sets which keys and values the task prefetches, if they are far: tasks of a head run from the
- * last rows to the first, and find what the ones before them have read. Where a head has a single
- * block, its first task prefetches the next head's, because the last has too little time. */
+ * last rows to the first, and find what the ones before them have read, unless that is too much.
+ * Where a head has a single block, its first task prefetches the next head's, because the last has
+ * too little time. */
 static void
 choose_prefetches(work *w, const attn_task *task, ptrdiff_t group_rows)
 {
     const attn_problem *p = w->rows.p;
     bool begins_head = task->first_row + task->n_rows == group_rows, far = is_far(p);
     bool is_short = p->n_keys <= ATTN_BLOCK, is_only = group_rows <= ATTN_TASK_ROWS;
+    bool reads_first = begins_head || has_far_heads(p);
 
-    w->reads_ahead = far && begins_head && (is_only || !is_short);
+    w->reads_ahead = far && reads_first && (is_only || !is_short);
     w->ends_head = far && (is_short ? begins_head : task->first_row == 0);
     w->reads_bursts = w->reads_ahead && is_only && repays_bursts(p, task);
     w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON);

@@ -14,6 +14,14 @@ enum {
     FAR_BYTES = 16 << 20  /* and of those that come from memory */
 };
 
+/* Of a key and its value. */
+static double
+row_bytes(const attn_problem *p)
+{
+    return (double)(p->head_dim * p->key.column_stride) +
+           (double)(p->value_dim * p->value.column_stride);
+}
+
 /* Of all keys and values; cold ones are as if they were more than any cache holds. */
 static double
 key_bytes(const attn_problem *p)
@@ -21,13 +29,11 @@ key_bytes(const attn_problem *p)
     if (p->is_cold) {
         return INFINITY;
     }
-    double row = (double)(p->head_dim * p->key.column_stride) +
-                 (double)(p->value_dim * p->value.column_stride);
     double n_keys = attn_key_starts(p->packed) == NULL
                         ? (double)p->batch.n * (double)p->n_keys
                         : (double)attn_key_starts(p->packed)[p->batch.n];
 
-    return n_keys * (double)p->n_kv_heads * row;
+    return n_keys * (double)p->n_kv_heads * row_bytes(p);
 }
 
 /* Do keys and values exceed the second-level cache? Prefetching data that is already
@@ -37,6 +43,15 @@ static bool
 is_far(const attn_problem *p)
 {
     return key_bytes(p) > (double)NEAR_BYTES;
+}
+
+/* Do those of a head? Then a task finds nothing there of what another has read, unless that has
+ * made tiles of it. */
+static bool
+has_far_heads(const attn_problem *p)
+{
+    return !HAS_UNIT && !are_bytes(&p->key) &&
+           (double)p->n_keys * row_bytes(p) > (double)NEAR_BYTES;
 }
 
 /* Rows of keys, or of values, that lie array->row_stride bytes apart. All are of one block,

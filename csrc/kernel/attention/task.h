@@ -45,7 +45,7 @@ typedef struct {
     operand *value_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
     operand *key_tiles;   /* (panel_key_blocks, BLOCK, key_width) */
     task_rows rows;
-    bool reads_ahead; /* prefetches keys and values: no task has read them before */
+    bool reads_ahead; /* prefetches keys and values: none are near */
     bool reads_once;  /* prefetches those that are read once shortly before, */
     bool keeps_lines; /* to all caches, or past the larger ones */
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
