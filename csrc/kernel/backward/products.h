@@ -8,19 +8,26 @@
 #include "kernel/operands/matrix.h"
 #include "kernel/gemm/tiles.h"
 
-/* As multiply, or multiply_transposed, for any number of vectors, 0 too. */
+/* As multiply, or multiply_transposed, for any number of vectors, 0 too. They lie side by side, so
+ * that twice as many are multiplied as two tiles. */
 static void
 multiply_vectors(tile_product m, ptrdiff_t n_vec, bool a_transposed)
 {
-    for (; n_vec > 0; n_vec -= TILE_VECTORS) {
-        int n = (int)least(n_vec, TILE_VECTORS);
+    bool pairs = PAIRS_TILES && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+
+    m.b_tile = WIDTH * (ptrdiff_t)sizeof(operand);
+    m.c_tile = WIDTH;
+    for (int n; n_vec > 0; n_vec -= n) {
+        n = pairs && n_vec >= 2 * TILE_VECTORS ? 2 * TILE_VECTORS
+                                               : (int)least(n_vec, TILE_VECTORS);
         if (a_transposed) {
             multiply_transposed(m, n);
         } else {
             multiply(m, n);
         }
-        m.base.c += WIDTH;
-        m.base.b += WIDTH * sizeof(operand);
+        m.next[0].n_rows = m.next[1].n_rows = 0;
+        m.base.c += n * LANES;
+        m.base.b += n * LANES * (ptrdiff_t)sizeof(operand);
     }
 }
 
@@ -73,6 +80,11 @@ multiply_by_lanes(backward_work *w, key_run keys, ptrdiff_t first, const span *s
         for (int t = 0; t < w->rows.n_tiles; t++) {
             const operand *b = lanes + (t * operands_of(n_columns) + d / TERMS) * WIDTH;
             ptrdiff_t key = spans[t].first - first;
+            bool paired = PAIRS_TILES && t + 1 < w->rows.n_tiles &&
+                          tile_vectors(&w->rows, t + 1) == TILE_VECTORS &&
+                          spans[t].first == spans[t + 1].first &&
+                          spans[t].n == spans[t + 1].n &&
+                          attn_get_tuning(ATTN_TUNE_PAIR_TILES);
             if (spans[t].n == 0) {
                 continue;
             }
@@ -84,8 +96,12 @@ multiply_by_lanes(backward_work *w, key_run keys, ptrdiff_t first, const span *s
                                              .n_rows = spans[t].n,
                                              .n_steps = operands_of(n)},
                                     .add = d > 0,
-                                    .next = {take_prefetch(w), take_prefetch(w)}},
-                     tile_vectors(&w->rows, t));
+                                    .next = {take_prefetch(w), take_prefetch(w)},
+                                    .b_tile = operands_of(n_columns) * WIDTH *
+                                              (ptrdiff_t)sizeof(operand),
+                                    .c_tile = WIDTH},
+                     tile_vectors(&w->rows, t) << paired);
+            t += paired;
         }
         d += ATTN_DIM_BLOCK;
     } while (d < n_columns);

@@ -8,6 +8,32 @@
 #include "kernel/backward/masked.h"
 #include "kernel/backward/products.h"
 
+/* Columns d .. d + n - 1 of the rows that a sum multiplies. On CPUs that multiply two tiles at once,
+ * vectors that lie across cache lines would take more loads than there is time for: such rows are
+ * copied. */
+static matrix
+fetch_terms(backward_work *w, const gradient_sum *s, ptrdiff_t d, ptrdiff_t n,
+            ptrdiff_t n_terms)
+{
+    const attn_array *array = s->array;
+    const char *from = s->from + d * array->column_stride;
+    operand *slab = w->rows.slab;
+    uintptr_t places = (uintptr_t)from | (uintptr_t)array->row_stride;
+
+    if (!PAIRS_TILES || places % sizeof(v_real) == 0 || n % LANES != 0 ||
+        !is_plain(array, n) || !attn_get_tuning(ATTN_TUNE_PAIR_TILES)) {
+        return fetch_rows(array, from, n_terms, s->n_columns, n, round_up(n, LANES),
+                          slab);
+    }
+    for (ptrdiff_t j = 0; j < n_terms; j++, from += array->row_stride) {
+        for (ptrdiff_t c = 0; c < n; c += LANES) {
+            const operand *row = (const operand *)(const void *)from;
+            memcpy(slab + j * n + c, row + c, sizeof(v_real));
+        }
+    }
+    return (matrix){slab, n};
+}
+
 static void
 add_gradients(backward_work *w, const gradient_sum *s)
 {
@@ -20,8 +46,7 @@ add_gradients(backward_work *w, const gradient_sum *s)
     }
     for (ptrdiff_t d = 0; d < s->n_columns; d += SLAB_COLUMNS) {
         ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
-        matrix b = fetch_rows(s->array, s->from + d * s->array->column_stride, n_terms,
-                              s->n_columns, n, round_up(n, LANES), w->rows.slab);
+        matrix b = fetch_terms(w, s, d, n, n_terms);
         tile_product m = {.base = {.c = s->to + d,
                                    .c_row = s->to_row,
                                    .a = {s->factors, s->by_key ? LINE : FACTOR_LINE},
@@ -29,7 +54,8 @@ add_gradients(backward_work *w, const gradient_sum *s)
                                    .b_row = b.row * (ptrdiff_t)sizeof(operand),
                                    .n_rows = s->by_key ? s->n_rows : s->keys->n,
                                    .n_steps = n_steps},
-                          .add = true};
+                          .add = true,
+                          .next = {take_prefetch(w), take_prefetch(w)}};
         if (s->keys->masked && !all_finite(b, n, first, end)) {
             add_seen_terms(w, s, &m.base, n);
         } else {
