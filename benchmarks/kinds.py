@@ -70,7 +70,8 @@ KINDS = {
         "kernel/bytes/lanes.h:load_columns",
         "kernel/bytes/lanes.h:widen_panel",
         "kernel/bytes/lanes.h:zip_columns",
-        "kernel/bytes/unit.h:turn_values",
+        "kernel/bytes/unit.h:turn_weights",
+        "kernel/bytes/unit.h:zip_quarter",
         "kernel/gemm/few_rows.h:multiply_vectors_of_rows",  # add_step multiplies
         "kernel/gemm/lines.h:convert_column",
         "kernel/gemm/lines.h:load_column",

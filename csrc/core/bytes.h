@@ -104,11 +104,11 @@ typedef struct {
     void (*sum_lanes)(const attn_byte_product *);
 } attn_byte_kernel;
 
-/* The same products of lanes with bytes on a matrix unit, where the kernel splits rows. False, with
- * nothing done, for those that it does not take. */
+/* The same products of lanes with bytes on a matrix unit, n of them, where the kernel splits rows;
+ * they differ in rows of bytes. False, with nothing done, for those that it does not take. */
 typedef struct {
-    bool (*score_lanes)(const attn_byte_product *);
-    bool (*sum_lanes)(const attn_byte_product *);
+    bool (*score_lanes)(const attn_byte_product *, int n);
+    bool (*sum_lanes)(const attn_byte_product *, int n);
 } attn_byte_unit;
 
 #endif

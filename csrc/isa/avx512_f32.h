@@ -10,6 +10,7 @@
 #define TILE_VECTORS 2
 #define HAS_MANY_ROWS 1
 #define LOADS_COLUMNS 1
+#define HAS_BYTE_UNIT 1
 #include "vec/avx512_f32.h"
 
 #endif

@@ -23,6 +23,10 @@
 #define LOADS_COLUMNS 0 /* does the vocabulary have v_load_columns? */
 #endif
 
+#ifndef HAS_BYTE_UNIT
+#define HAS_BYTE_UNIT 0 /* may tiers with the kernel multiply bytes on a matrix unit? */
+#endif
+
 #ifdef MATRIX_UNIT
 enum {
     HAS_UNIT = 1,

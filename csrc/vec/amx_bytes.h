@@ -6,64 +6,80 @@
 enum {
     UNIT_ROWS = 16,  /* of a tile, whose rows have as many lanes of sums */
     UNIT_BYTES = 64, /* of a row, at most */
-    UNIT_DIGITS = 2, /* of a code */
+    UNIT_TILE = UNIT_ROWS * UNIT_BYTES,
+    UNIT_DIGITS = 2,                        /* of a code */
     UNIT_SUMS_ROW = UNIT_DIGITS * UNIT_ROWS /* sums from row to row */
 };
 
-/* Tiles for `step` bytes of a row at a time, a multiple of 4: 0 to 3 are sums, 4 and 5 bytes, 6
- * and 7 digits. They are this thread's until u_end. */
+/* Tiles for `step` bytes of a row at a time, a multiple of 4: 0 and 1 are sums of high and low
+ * digits; 2 and 3 are bytes, 4 to 7 digits of two steps. They are this thread's until u_end. */
 static inline void u_begin(int step)
 {
     unit_tiles tiles = {.palette = 1};
 
     for (int tile = 0; tile < 8; tile++) {
-        tiles.row_bytes[tile] = (uint16_t)(tile / 2 == 2 ? step : UNIT_BYTES);
-        tiles.rows[tile] = (uint8_t)(tile / 2 == 3 ? step / 4 : UNIT_ROWS);
+        tiles.row_bytes[tile] = (uint16_t)(tile / 2 == 1 ? step : UNIT_BYTES);
+        tiles.rows[tile] = (uint8_t)(tile / 4 == 1 ? step / 4 : UNIT_ROWS);
     }
     u_configure(&tiles);
 }
 
-/* There are two sets of sums: one is stored while products are added to the other. */
-static inline void u_clear(const bool other)
+/* Loads digits, the low ones `low` bytes after the high ones, and those of a second step
+ * `step` bytes after the first, if there are two. */
+static inline void u_load_digits(const char *digits, ptrdiff_t row, ptrdiff_t low,
+                                 ptrdiff_t step, bool two)
 {
-    if (other) {
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
+    _tile_loadd(4, digits, row);
+    _tile_loadd(5, digits + low, row);
+    if (two) {
+        _tile_loadd(6, digits + step, row);
+        _tile_loadd(7, digits + step + low, row);
     }
 }
 
-/* sums += UNIT_ROWS rows of bytes times quads of high and of low digits, by turns `line` bytes
- * apart. */
-static inline void u_multiply(const int8_t *bytes, ptrdiff_t row, const char *digits,
-                              ptrdiff_t line, const bool other)
+static inline void u_clear(void)
 {
-    if (other) {
-        _tile_loadd(5, bytes, row);
-        _tile_loadd(6, digits, 2 * line);
-        _tile_dpbssd(2, 5, 6);
-        _tile_loadd(7, digits + line, 2 * line);
-        _tile_dpbssd(3, 5, 7);
-    } else {
-        _tile_loadd(4, bytes, row);
-        _tile_loadd(6, digits, 2 * line);
-        _tile_dpbssd(0, 4, 6);
-        _tile_loadd(7, digits + line, 2 * line);
-        _tile_dpbssd(1, 4, 7);
-    }
+    _tile_zero(0);
+    _tile_zero(1);
 }
 
 /* sums: (UNIT_ROWS, UNIT_DIGITS, UNIT_ROWS). */
-static inline void u_store(int32_t *sums, const bool other)
+static inline void u_load(const int32_t *sums)
 {
-    if (other) {
-        _tile_stored(2, sums, 4 * UNIT_SUMS_ROW);
-        _tile_stored(3, sums + UNIT_ROWS, 4 * UNIT_SUMS_ROW);
-    } else {
-        _tile_stored(0, sums, 4 * UNIT_SUMS_ROW);
-        _tile_stored(1, sums + UNIT_ROWS, 4 * UNIT_SUMS_ROW);
+    _tile_loadd(0, sums, 4 * UNIT_SUMS_ROW);
+    _tile_loadd(1, sums + UNIT_ROWS, 4 * UNIT_SUMS_ROW);
+}
+
+static inline void u_store(int32_t *sums)
+{
+    _tile_stored(0, sums, 4 * UNIT_SUMS_ROW);
+    _tile_stored(1, sums + UNIT_ROWS, 4 * UNIT_SUMS_ROW);
+}
+
+/* Sums of rows of bytes and lanes of digits. */
+static inline void u_add_rows(const int8_t *bytes, ptrdiff_t row, ptrdiff_t step,
+                              bool two)
+{
+    _tile_loadd(2, bytes, row);
+    _tile_dpbssd(0, 2, 4);
+    _tile_dpbssd(1, 2, 5);
+    if (two) {
+        _tile_loadd(3, bytes + step, row);
+        _tile_dpbssd(0, 3, 6);
+        _tile_dpbssd(1, 3, 7);
+    }
+}
+
+/* Sums of rows of digits and columns of bytes, whose tiles lie `step` bytes apart. */
+static inline void u_add_columns(const char *bytes, ptrdiff_t step, bool two)
+{
+    _tile_loadd(2, bytes, UNIT_BYTES);
+    _tile_dpbssd(0, 4, 2);
+    _tile_dpbssd(1, 5, 2);
+    if (two) {
+        _tile_loadd(3, bytes + step, UNIT_BYTES);
+        _tile_dpbssd(0, 6, 3);
+        _tile_dpbssd(1, 7, 3);
     }
 }
 
@@ -74,33 +90,19 @@ static inline v_sums v_load_digit_sums(const int32_t *sums)
     return _mm512_add_epi32(high, _mm512_loadu_si512(sums + UNIT_ROWS));
 }
 
-/* 16 bytes, and 16 others. */
-static inline v_narrow v_load_halves(const int8_t *low, const int8_t *high)
+/* Zips the first n of 64 bytes of four rows, and zeros behind them. Quarter q of vector m then has
+ * columns 16 q + 4 m to 16 q + 4 m + 3; vectors are UNIT_TILE bytes apart. */
+static inline void v_store_zipped(char *to, const int8_t *const at[4], ptrdiff_t n)
 {
-    __m128i first = _mm_loadu_si128((const __m128i *)(const void *)low);
-    __m128i second = _mm_loadu_si128((const __m128i *)(const void *)high);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
-}
-
-/* Byte i of each half of vector j changes place with byte j of vector i: each round turns the
- * eight bits of a byte's place around by one. Short vectors have two units for this. */
-static inline void v_turn_bytes(v_narrow a[16])
-{
-    UNROLLED for (int round = 0; round < 4; round++)
-    {
-        v_narrow b[16];
-        UNROLLED for (int i = 0; i < 8; i++)
-        {
-            b[2 * i] = _mm256_unpacklo_epi8(a[i], a[i + 8]);
-            b[2 * i + 1] = _mm256_unpackhi_epi8(a[i], a[i + 8]);
-        }
-        memcpy(a, b, sizeof b);
-    }
-}
-
-/* Stores the first n bytes, of which there may be none, and zeros in place of the others. */
-static inline void v_store_some(int8_t *p, v_narrow a, ptrdiff_t n)
-{
-    uint32_t keep = n >= 32 ? UINT32_MAX : n > 0 ? (UINT32_C(1) << n) - 1 : 0;
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_maskz_mov_epi8(keep, a));
+    __mmask64 there = n >= UNIT_BYTES ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+    v_shorts a = _mm512_maskz_loadu_epi8(there, at[0]);
+    v_shorts b = _mm512_maskz_loadu_epi8(there, at[1]);
+    v_shorts c = _mm512_maskz_loadu_epi8(there, at[2]);
+    v_shorts d = _mm512_maskz_loadu_epi8(there, at[3]);
+    v_shorts low = _mm512_unpacklo_epi8(a, b), low2 = _mm512_unpacklo_epi8(c, d);
+    v_shorts high = _mm512_unpackhi_epi8(a, b), high2 = _mm512_unpackhi_epi8(c, d);
+    v_store_shorts(to, _mm512_unpacklo_epi16(low, low2));
+    v_store_shorts(to + UNIT_TILE, _mm512_unpackhi_epi16(low, low2));
+    v_store_shorts(to + 2 * UNIT_TILE, _mm512_unpacklo_epi16(high, high2));
+    v_store_shorts(to + 3 * UNIT_TILE, _mm512_unpackhi_epi16(high, high2));
 }

@@ -101,6 +101,9 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
         }
         return;
     }
+    if (attn_gives_up(worker) || attend_byte_chunk(w, first, end)) {
+        return;
+    }
     for (; first < end; first += ATTN_BLOCK) {
         if (first + ATTN_BLOCK > w->rows.from && !attn_gives_up(worker) &&
             open_block(&w->rows, first, &b, true)) {

@@ -58,7 +58,7 @@ typedef struct {
     partial chunk;         /* of the current chunk of keys */
     partial total;      /* of all chunks before it; in the end, sum holds its inverse */
     real *scores;       /* (tiles, BLOCK, WIDTH); row form: (rows, BLOCK) */
-    real *chunk_scores; /* row form: (CHUNK / BLOCK, rows, BLOCK) of all its blocks */
+    real *chunk_scores; /* (CHUNK / BLOCK, ...): those of all blocks of a chunk */
     ptrdiff_t scored_from, scored_to; /* keys that are scored before values are read */
     bool has_scores;                  /* products with the chunk's keys are there */
     real *rescale;    /* (rows) what the last block multiplied sum and output by */
@@ -134,9 +134,12 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     take_partial(&a, n_tiles, p->value_dim, &w->chunk);
     take_partial(&a, n_tiles, p->value_dim, &w->total);
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
-    w->scores = arena_reals(
-        &a, most(ATTN_BLOCK * n_tiles * WIDTH,
-                 w->rows.row_form ? ATTN_CHUNK * row_form_rows(n_rows) : 0));
+    ptrdiff_t chunk_rows = w->rows.row_form ? row_form_rows(n_rows) : 0;
+    if (HAS_BYTE_UNIT && !w->rows.row_form && are_bytes(&p->key)) {
+        chunk_rows = WIDTH;
+    }
+    w->scores =
+        arena_reals(&a, most(ATTN_BLOCK * n_tiles * WIDTH, ATTN_CHUNK * chunk_rows));
     w->chunk_scores = w->scores;
     w->has_scores = false;
     w->rescale = arena_reals(&a, n_tiles * WIDTH);

@@ -37,6 +37,18 @@ store_scores(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t first, bool last
     }
 }
 
+/* to = to * keep + a sum of codes; without keep, there is none so far. */
+static INLINE void
+store_value(float *to, const float *keep, v_real sum, v_real unit, v_real back)
+{
+    v_real x = v_mul(v_mul(sum, unit), back);
+
+    if (keep != NULL) {
+        x = v_fma(v_load(to), v_load(keep), x);
+    }
+    v_store(to, x);
+}
+
 /* sums[d][lane] = sums * keep + these sums, of `rows` columns from d on, or those that are left. */
 static INLINE void
 store_values(const attn_byte_product *m, ptrdiff_t d, ptrdiff_t lane, const v_sums *sum,
@@ -49,13 +61,10 @@ store_values(const attn_byte_product *m, ptrdiff_t d, ptrdiff_t lane, const v_su
             break;
         }
         for (int v = 0; v < n_vec; v++, to += LANES) {
-            v_real x = v_mul(v_float_sums(sum[i * n_vec + v]),
-                             v_load(m->unit + lane + v * LANES));
-            x = v_mul(x, v_load(m->back + lane + v * LANES));
-            if (m->keep != NULL) {
-                x = v_fma(v_load(to), v_load(m->keep + lane + v * LANES), x);
-            }
-            v_store(to, x);
+            ptrdiff_t at = lane + v * LANES;
+            store_value(to, m->keep == NULL ? NULL : m->keep + at,
+                        v_float_sums(sum[i * n_vec + v]), v_load(m->unit + at),
+                        v_load(m->back + at));
         }
     }
 }

@@ -1,7 +1,8 @@
-/* Tile form on a matrix unit. A tile of bytes has rows of keys as they lie, or columns of values; a
- * tile of digits has lanes in the order that kernel/bytes/digits.h describes. Sums go through
- * memory. All is done a slice at a time, which keeps the unit awake: without work for some 700
- * cycles, it falls asleep, and takes as long to wake up. */
+/* Tile form on a matrix unit. Keys are multiplied as they lie, by digits in the order that
+ * kernel/bytes/digits.h describes: a tile has rows of keys and lanes of digits. Of values, four
+ * are zipped, and lanes of digits become rows. Sums go through memory. Products of several blocks
+ * keep the unit awake: without work for some 700 cycles, it falls asleep, and takes as long to wake
+ * up. Values are prefetched beside products with keys; keys in order, by the CPU on its own. */
 #ifndef ATTN_KERNEL_BYTES_UNIT_H
 #define ATTN_KERNEL_BYTES_UNIT_H
 
@@ -11,9 +12,9 @@
 #include "kernel/bytes/results.h"
 
 enum {
-    SLICE = 2 * UNIT_ROWS,  /* keys, or columns of values */
-    TURNED = 2 * UNIT_ROWS, /* values of which columns are made at a time */
-    LEAST_STEP = 16         /* bytes of a row; with fewer, vectors are faster */
+    SLICE = 64,     /* keys */
+    QUAD = 4,       /* values that are zipped */
+    LEAST_STEP = 16 /* bytes of a row; with fewer, vectors are faster */
 };
 
 /* The largest step that divides n; or 0, if it is too small. */
@@ -28,132 +29,215 @@ unit_step(ptrdiff_t n)
     return step < LEAST_STEP ? 0 : step;
 }
 
-/* The products of UNIT_ROWS rows with a vector of lanes. */
-static INLINE void
-multiply_tiles(const int8_t *rows, ptrdiff_t row, ptrdiff_t n, const char *digits,
-               ptrdiff_t line, ptrdiff_t step, const bool other)
-{
-    u_clear(other);
-    for (ptrdiff_t i = 0; i < n; i += step, digits += step / 2 * line) {
-        u_multiply(rows + i, row, digits, line, other);
-    }
-}
-
-/* The sums of a slice's rows of n bytes, or of the first UNIT_ROWS. */
+/* The sums of up to SLICE keys, a multiple of UNIT_ROWS, with a vector of lanes. */
 static NOINLINE void
-multiply_slice(const int8_t *rows, ptrdiff_t row, bool all, ptrdiff_t n,
-               const char *digits, ptrdiff_t line, ptrdiff_t step, int32_t *sums)
+multiply_keys(const attn_byte_product *m, ptrdiff_t first, ptrdiff_t n, ptrdiff_t lane,
+              ptrdiff_t step, int32_t *sums)
 {
-    multiply_tiles(rows, row, n, digits, line, step, false);
-    if (all) {
-        multiply_tiles(rows + UNIT_ROWS * row, row, n, digits, line, step, true);
-        u_store(sums + UNIT_ROWS * UNIT_SUMS_ROW, true);
+    const int8_t *keys = m->bytes.at + first * m->bytes.row;
+    const char *digits = m->codes + 4 * lane;
+    ptrdiff_t dim = m->bytes.dim, row = m->bytes.row, line = 4 * m->line;
+
+    for (ptrdiff_t d = 0; d < dim; d += 2 * step) {
+        bool two = d + step < dim;
+        if (first == 0 || dim > 2 * step) {
+            u_load_digits(digits + d / 2 * line, 2 * line, line, step / 2 * line, two);
+        }
+        for (ptrdiff_t k = 0; k < n; k += UNIT_ROWS) {
+            if (d == 0) {
+                u_clear();
+            } else {
+                u_load(sums + k * UNIT_SUMS_ROW);
+            }
+            u_add_rows(keys + k * row + d, row, step, two);
+            u_store(sums + k * UNIT_SUMS_ROW);
+        }
     }
-    u_store(sums, false);
     u_publish(sums);
 }
 
-static INLINE void
-load_panel(const int32_t *sums, v_sums sum[BYTE_PANEL])
-{
-    UNROLLED for (int i = 0; i < BYTE_PANEL; i++)
-    {
-        sum[i] = v_load_digit_sums(sums + i * UNIT_SUMS_ROW);
-    }
-}
-
-/* Prefetches so many more rows. */
-static NOINLINE void
-prefetch_more(const attn_byte_rows *b, ptrdiff_t *at, ptrdiff_t rows)
-{
-    for (; rows > 0 && *at < b->n; rows--, ++*at) {
-        prefetch_after(b, *at);
-    }
-}
-
 /* The last slice has some keys of the one before once more. */
-static bool
-score_on_unit(const attn_byte_product *product)
+static INLINE void
+score_keys(const attn_byte_product *product, ptrdiff_t step)
 {
-    _Alignas(LINE) int32_t sums[SLICE * UNIT_SUMS_ROW];
+    _Alignas(UNIT_BYTES) int32_t sums[SLICE * UNIT_SUMS_ROW];
     const attn_byte_product m = *product; /* which no store may change */
-    ptrdiff_t n = m.bytes.n, dim = m.bytes.dim, ahead = 0;
-    int step = unit_step(dim);
+    ptrdiff_t n = m.bytes.n, slice = n < SLICE ? n / UNIT_ROWS * UNIT_ROWS : SLICE;
 
-    if (m.bytes.are_shorts || n < SLICE || dim == 0 || dim > ATTN_CODE_DIMS ||
-        step == 0) {
-        return false;
-    }
-    u_begin(step);
-    for (ptrdiff_t i = 0; i < n; i += SLICE) {
-        ptrdiff_t first = i < n - SLICE ? i : n - SLICE;
-        for (ptrdiff_t lane = 0; lane < m.n_lanes; lane += LANES) {
-            multiply_slice(m.bytes.at + first * m.bytes.row, m.bytes.row, true, dim,
-                           m.codes + 4 * lane, 4 * m.line, step, sums);
-            for (ptrdiff_t k = 0; k < SLICE; k += BYTE_PANEL) {
-                v_sums sum[BYTE_PANEL];
-                prefetch_more(&m.bytes, &ahead, lane == 0 ? BYTE_PANEL : 0);
-                load_panel(sums + k * UNIT_SUMS_ROW, sum);
+    for (ptrdiff_t lane = 0; lane < m.n_lanes; lane += LANES) {
+        for (ptrdiff_t i = 0; i < n; i += slice) {
+            ptrdiff_t first = i < n - slice ? i : n - slice;
+            multiply_keys(&m, first, slice, lane, step, sums);
+            for (ptrdiff_t k = 0; k < slice; k += BYTE_PANEL) {
+                const int32_t *at = sums + k * UNIT_SUMS_ROW;
+                for (int j = 0; lane == 0 && j < BYTE_PANEL; j++) {
+                    prefetch_after(&m.bytes, first + k + j);
+                }
+                v_sums sum[BYTE_PANEL] = {v_load_digit_sums(at),
+                                          v_load_digit_sums(at + UNIT_SUMS_ROW)};
                 store_scores(&m, first + k, 0, true, lane, sum, 1);
             }
         }
+    }
+}
+
+static bool
+score_on_unit(const attn_byte_product *m, int n)
+{
+    ptrdiff_t dim = m->bytes.dim;
+    int step = unit_step(dim);
+
+    if (m->bytes.are_shorts || dim == 0 || dim > ATTN_CODE_DIMS || step == 0) {
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        if (m[i].bytes.n < UNIT_ROWS) {
+            return false;
+        }
+    }
+    u_begin(step);
+    for (int i = 0; i < n; i++) {
+        score_keys(m + i, step);
     }
     u_end();
     return true;
 }
 
-/* Makes bytes of UNIT_ROWS columns, from `at` on, of n values at `rows`; zeros fill up the last
- * step. */
+/* Turns digits of n weights into rows, (steps, UNIT_DIGITS) tiles, which zeros fill up. */
 static INLINE void
-turn_values(const int8_t *at, const ptrdiff_t *rows, ptrdiff_t n, int8_t *to)
+turn_weights(const char *codes, ptrdiff_t line, ptrdiff_t n, char *to)
 {
-    for (ptrdiff_t k = 0; k < n || k % UNIT_BYTES != 0; k += TURNED, rows += TURNED) {
-        v_narrow x[UNIT_ROWS];
-        UNROLLED for (int i = 0; i < UNIT_ROWS; i++)
-        {
-            x[i] = v_load_halves(at + rows[i], at + rows[i + UNIT_ROWS]);
+    for (ptrdiff_t k = 0; k < n; k += UNIT_BYTES) {
+        for (int digit = 0; digit < UNIT_DIGITS; digit++, to += UNIT_TILE) {
+            v_real quads[LANES];
+            UNROLLED for (int i = 0; i < LANES; i++)
+            {
+                const char *at = codes + ((k + QUAD * i) / 2 + digit) * line;
+                quads[i] = k + QUAD * i < n ? v_load((const float *)(const void *)at)
+                                            : v_set1(0);
+            }
+            v_transpose(quads);
+            UNROLLED for (int i = 0; i < LANES; i++)
+            {
+                v_store((float *)(void *)(to + i * UNIT_BYTES), quads[i]);
+            }
         }
-        v_turn_bytes(x);
-        UNROLLED for (int i = 0; i < UNIT_ROWS; i++)
+    }
+}
+
+/* Columns of values that are zipped into (steps, 4) tiles. */
+typedef struct {
+    const attn_byte_product *m; /* of the values */
+    ptrdiff_t d;                /* the first column */
+    char *to;
+} columns;
+
+/* Zips a quarter of the columns' values. */
+static INLINE void
+zip_quarter(const columns *c, ptrdiff_t quarter)
+{
+    const attn_byte_rows b = c->m->bytes; /* which no store may change */
+    ptrdiff_t end = attn_divide_up(b.n, UNIT_BYTES) * UNIT_BYTES / 4;
+    ptrdiff_t k = quarter * end, left = b.dim - c->d;
+    char *to =
+        c->to + k / UNIT_BYTES * 4 * UNIT_TILE + k % UNIT_BYTES * (UNIT_BYTES / QUAD);
+    const int8_t *at = b.at + k * b.row + c->d, *last = b.at + (b.n - 1) * b.row + c->d;
+
+    for (end += k; k < end; k += QUAD, at += QUAD * b.row, to += UNIT_BYTES) {
+        const int8_t *rows[QUAD];
+        UNROLLED for (int i = 0; i < QUAD; i++)
         {
-            v_store_some(to + i * ATTN_BLOCK + k, x[i], n - k);
+            rows[i] = k + i < b.n ? at + i * b.row : last; /* times 0 */
+        }
+        v_store_zipped(to, rows, left);
+    }
+}
+
+/* Stores the values of columns d + 16 q + i. */
+static INLINE void
+store_columns(const attn_byte_product *m, ptrdiff_t d, ptrdiff_t lane,
+              const int32_t *sums)
+{
+    v_real unit = v_load(m->unit + lane), back = v_load(m->back + lane);
+    const float *keep = m->keep == NULL ? NULL : m->keep + lane;
+    v_real values[LANES];
+
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
+        values[i] = v_float_sums(v_load_digit_sums(sums + i * UNIT_SUMS_ROW));
+    }
+    v_transpose(values);
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
+        ptrdiff_t column = d + i / 4 * 16 + i % 4;
+        if (column < m->bytes.dim) {
+            store_value(m->sums + column * m->line + lane, keep, values[i], unit, back);
+        }
+    }
+}
+
+/* The sums of zipped columns with a vector of lanes, while the next ones, if any, are zipped. */
+static INLINE void
+sum_columns(const columns *c, ptrdiff_t lane, const columns *next)
+{
+    _Alignas(UNIT_BYTES) int32_t sums[UNIT_ROWS * UNIT_SUMS_ROW];
+    const attn_byte_product m = *c->m; /* which no store may change */
+
+    for (int i = 0; i < 4; i++) {
+        u_clear();
+        u_add_columns(c->to + i * UNIT_TILE, 4 * UNIT_TILE, m.bytes.n > UNIT_BYTES);
+        u_store(sums);
+        u_publish(sums);
+        if (lane == 0 && next->m != NULL) {
+            zip_quarter(next, i);
+        }
+        store_columns(&m, c->d + 4 * i, lane, sums);
+    }
+}
+
+/* Sums of a block; `next` is the block behind it, or NULL. */
+static INLINE void
+sum_block(const attn_byte_product *m, const attn_byte_product *next, columns *c)
+{
+    _Alignas(
+        UNIT_BYTES) char weights[ATTN_TASK_ROWS / LANES][2 * UNIT_DIGITS * UNIT_TILE];
+
+    for (ptrdiff_t lane = 0; lane < m->n_lanes; lane += LANES) {
+        turn_weights(m->codes + 4 * lane, 4 * m->line, m->bytes.n,
+                     weights[lane / LANES]);
+    }
+    u_publish(weights);
+    for (ptrdiff_t d = 0; d < m->bytes.dim; d += UNIT_BYTES) {
+        columns now = c[0];
+        bool last = d + UNIT_BYTES >= m->bytes.dim;
+        c[0] = (columns){last ? next : m, last ? 0 : d + UNIT_BYTES, c[1].to};
+        c[1].to = now.to;
+        u_publish(now.to);
+        for (ptrdiff_t lane = 0; lane < m->n_lanes; lane += LANES) {
+            if (d == 0 || m->n_lanes > LANES) {
+                u_load_digits(weights[lane / LANES], UNIT_BYTES, UNIT_TILE,
+                              UNIT_DIGITS * UNIT_TILE, m->bytes.n > UNIT_BYTES);
+            }
+            sum_columns(&now, lane, c);
         }
     }
 }
 
 static bool
-sum_on_unit(const attn_byte_product *product)
+sum_on_unit(const attn_byte_product *m, int n)
 {
-    _Alignas(LINE) int8_t slab[SLICE * ATTN_BLOCK]; /* (columns, values) */
-    _Alignas(LINE) int32_t sums[SLICE * UNIT_SUMS_ROW];
-    const attn_byte_product m = *product; /* which no store may change */
-    ptrdiff_t dim = m.bytes.dim, n = m.bytes.n, ahead = 0, rows[ATTN_BLOCK];
+    _Alignas(UNIT_BYTES) char slabs[2][ATTN_BLOCK * UNIT_BYTES];
+    columns c[2] = {{.m = m, .to = slabs[0]}, {.to = slabs[1]}};
 
-    if (m.bytes.are_shorts || dim % UNIT_ROWS != 0) {
+    if (m->bytes.are_shorts || m->bytes.dim % UNIT_ROWS != 0 || m->bytes.dim == 0) {
         return false;
     }
-    for (ptrdiff_t k = 0; k < ATTN_BLOCK; k++) {
-        rows[k] = (k < n ? k : n - 1) * m.bytes.row;
-    }
     u_begin(UNIT_BYTES);
-    for (ptrdiff_t d = 0; d < dim; d += SLICE) {
-        ptrdiff_t columns = dim - d < SLICE ? dim - d : SLICE;
-        for (ptrdiff_t i = 0; i < columns; i += UNIT_ROWS) {
-            turn_values(m.bytes.at + d + i, rows, n, slab + i * ATTN_BLOCK);
-            prefetch_more(&m.bytes, &ahead, attn_divide_up(n * UNIT_ROWS, 2 * dim));
-        }
-        u_publish(slab);
-        for (ptrdiff_t lane = 0; lane < m.n_lanes; lane += LANES) {
-            multiply_slice(slab, ATTN_BLOCK, columns == SLICE, n, m.codes + 4 * lane,
-                           4 * m.line, UNIT_BYTES, sums);
-            for (ptrdiff_t i = 0; i < columns; i += BYTE_PANEL) {
-                v_sums sum[BYTE_PANEL];
-                prefetch_more(&m.bytes, &ahead,
-                              attn_divide_up(n * BYTE_PANEL, 2 * dim));
-                load_panel(sums + i * UNIT_SUMS_ROW, sum);
-                store_values(&m, d + i, lane, sum, BYTE_PANEL, 1);
-            }
-        }
+    for (int i = 0; i < 4; i++) {
+        zip_quarter(c, i);
+    }
+    for (int i = 0; i < n; i++) {
+        sum_block(m + i, i + 1 < n ? m + i + 1 : NULL, c);
     }
     u_end();
     return true;
