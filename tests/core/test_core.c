@@ -58,6 +58,8 @@ static const test tests[] = {
      test_products_of_tiles_are_those_of_the_definition},
     {"what tiles take is put in order", test_what_tiles_take_is_put_in_order},
     {"weights of a unit are exponentials", test_weights_of_a_unit_are_exponentials},
+    {"operands of a unit are never subnormal",
+     test_operands_of_a_unit_are_never_subnormal},
     {"rows are converted as elements are", test_rows_are_converted_as_elements_are},
     {"exp over its range", test_exp_over_its_range},
     {"tanh over its range", test_tanh_over_its_range},

@@ -75,11 +75,12 @@ zip(const uint16_t *low, const uint16_t *up, uint32_t *zipped, float *unzipped)
 }
 
 static void
-weigh(const float *scores, float scale, float max, float *weights)
+weigh(const float *scores, float scale, float max, float *weights, float *operands)
 {
-    v_real base = exponent_base(v_set1(max));
+    v_real base = exponent_base(v_set1(max)), factor = v_set1(exponent_scale(scale));
 
-    v_store(weights, weight_exp(v_load(scores), v_set1(exponent_scale(scale)), base));
+    v_store(weights, weight_exp(v_load(scores), factor, base));
+    v_store(operands, operand_exp(v_load(scores), factor, base));
 }
 
 const unit_functions functions_amx_bf16 = {.multiply = multiply,

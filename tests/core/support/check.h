@@ -139,6 +139,7 @@ void test_dot_products_of_pairs_are_those_of_the_definition(void);
 void test_products_of_tiles_are_those_of_the_definition(void);
 void test_what_tiles_take_is_put_in_order(void);
 void test_weights_of_a_unit_are_exponentials(void);
+void test_operands_of_a_unit_are_never_subnormal(void);
 
 /* core/workspaces.c */
 void test_workspaces_are_small_enough_to_keep(void);

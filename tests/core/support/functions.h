@@ -78,8 +78,9 @@ typedef struct {
     void (*zip)(const uint16_t *low, const uint16_t *up, uint32_t *zipped,
                 float *unzipped);
     int (*zip_element)(int i);
-    /* e^(scale * score - max) of 16 scores */
-    void (*weigh)(const float *scores, float scale, float max, float *weights);
+    /* e^(scale * score - max) of 16 scores, and the same as operands of products */
+    void (*weigh)(const float *scores, float scale, float max, float *weights,
+                  float *operands);
 } unit_functions;
 
 /* NULL if this CPU has none. */

@@ -137,7 +137,7 @@ void
 test_weights_of_a_unit_are_exponentials(void)
 {
     const unit_functions *f = functions_or_note();
-    float scores[LANES], weights[LANES];
+    float scores[LANES], weights[LANES], operands[LANES];
     double worst = 0;
 
     if (f == NULL) {
@@ -147,7 +147,7 @@ test_weights_of_a_unit_are_exponentials(void)
         for (int i = 0; i < LANES; i++) {
             scores[i] = (float)(24 - (n * LANES + i) * 0x1p-10);
         }
-        f->weigh(scores, 0.5f, 12, weights);
+        f->weigh(scores, 0.5f, 12, weights, operands);
         for (int i = 0; i < LANES; i++) {
             double error = weights[i] / exp(0.5 * scores[i] - 12) - 1;
             worst = fmax(worst, fabs(error));
@@ -159,10 +159,47 @@ test_weights_of_a_unit_are_exponentials(void)
         static const float some[] = {(float)-INFINITY, (float)NAN, 24, -1e30f};
         scores[i] = some[i % 4];
     }
-    f->weigh(scores, 0.5f, 12, weights);
+    f->weigh(scores, 0.5f, 12, weights, operands);
     expect(weights[0] == 0 && isnan(weights[1]) && fabsf(weights[2] - 1) < 4e-7F &&
                weights[3] == 0,
            "%g, %g, %g, %g", weights[0], weights[1], weights[2], weights[3]);
-    f->weigh(scores, 0.5f, (float)-INFINITY, weights);
+    expect(operands[0] == 0 && isnan(operands[1]) && operands[2] == weights[2] &&
+               operands[3] == 0,
+           "%g, %g, %g, %g", operands[0], operands[1], operands[2], operands[3]);
+    f->weigh(scores, 0.5f, (float)-INFINITY, weights, operands);
     expect(weights[0] == 0, "%g where no key is seen", weights[0]);
+}
+
+/* Whether it is the smallest normal number, or more, once it is bfloat16. */
+static bool
+is_normal_as_bfloat16(float x)
+{
+    return x >= 0x1p-126f - 0x1p-134f;
+}
+
+void
+test_operands_of_a_unit_are_never_subnormal(void)
+{
+    const unit_functions *f = functions_or_note();
+    float scores[LANES], weights[LANES], operands[LANES];
+    int n_zero = 0, n_wrong = 0;
+
+    if (f == NULL) {
+        return;
+    }
+    for (int n = 0; n < 4096; n++) { /* exponents from 0 to -256 */
+        for (int i = 0; i < LANES; i++) {
+            scores[i] = (float)(24 - (n * LANES + i) * 0x1.62e43p-8); /* 2 ln 2 / 256 */
+        }
+        f->weigh(scores, 0.5f, 12, weights, operands);
+        for (int i = 0; i < LANES; i++) {
+            bool is_normal = is_normal_as_bfloat16(weights[i]);
+            bool is_near = !is_normal && weights[i] > 0x1p-126f - 0x1p-133f;
+            n_zero += operands[i] == 0;
+            n_wrong += operands[i] != (is_normal ? weights[i] : 0) &&
+                       !(is_near && operands[i] == weights[i]);
+        }
+    }
+    expect(n_wrong == 0, "%d are wrong", n_wrong);
+    expect(n_zero > 1000, "only %d are 0", n_zero);
 }
