@@ -268,7 +268,7 @@ def describe(thread_counts):
 def commit(root=Path(__file__).parents[1]):
     """The commit of the sources, with a + if one of them has been changed since.
 
-    None where they are no repository, such as in an archive.
+    Pages do not count. None where there is no repository, such as in an archive.
     """
 
     def git(*arguments):
@@ -280,6 +280,7 @@ def commit(root=Path(__file__).parents[1]):
         if not root.samefile(git("rev-parse", "--show-toplevel")):
             return None
         name = git("rev-parse", "--short", "HEAD")
-        return name + ("+" if git("status", "--porcelain", "-uno") else "")
+        of_sources = ("--", ".", ":(exclude)docs")
+        return name + ("+" if git("status", "--porcelain", "-uno", *of_sources) else "")
     except (OSError, subprocess.CalledProcessError):
         return None

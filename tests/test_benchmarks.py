@@ -491,9 +491,12 @@ def test_a_run_names_the_commit_of_its_sources(tmp_path):
     git("add", "a")
     git("commit", "-m", "x")
     name = git("rev-parse", "--short", "HEAD")
-    (tmp_path / "b").mkdir()
     assert machine.commit(tmp_path) == name
-    assert machine.commit(tmp_path / "b") is None  # sources inside another repository
+    (tmp_path / "docs").mkdir()
+    assert machine.commit(tmp_path / "docs") is None  # sources in another repository
+    (tmp_path / "docs" / "b").write_text("1")
+    git("add", "docs/b")
+    assert machine.commit(tmp_path) == name  # no source
     (tmp_path / "a").write_text("2")
     assert machine.commit(tmp_path) == f"{name}+"
 
