@@ -356,7 +356,7 @@ class _Metadata:
             self.faults.append(f"expected {name} of a head that scores, got none")
             return
         config["num_labels"] = n = self.file.describe(name)[0][0]
-        labels = self.get(declared.LABELS)
+        labels = self.values.get(f"{self.architecture.name}.{declared.LABELS}")
         if labels is not None and (not isinstance(labels, list) or len(labels) != n):
             self.expect(declared.LABELS, f"the names of {n} scores", labels)
 
