@@ -78,15 +78,16 @@ if sys.platform == "win32":
     # MinGW's isnan() converts.
     warnings_as_errors.append("-Wno-float-conversion")
 
-# Neither the binding nor the core has loops that last, but for core/optimize.c: a third
-# of their size is worth more. Nor has the scalar tier, which waits for fma(): it may be
-# a call.
+# Neither the binding nor the core has loops that last, but for these files: a third of
+# their size is worth more. Nor has the scalar tier, which waits for fma(): it may be a
+# call.
+looping = ("core/embed", "core/optimize")
 small_args = ["-Os"]
 # Inner loops are written with vectors, and say what is to be unrolled. Around them -O3
 # makes a quarter more code: for float64, whose kernels few programs use, that is not
 # worth it, nor for AMX, which it makes 1 % faster; it makes AVX2 on bytes slower. But
 # GCC's -O2 makes no vectors of loops over arrays of any length.
-shorter = ("*_f64", "amx_bf16_f32", "amx_bytes", "avx2_bytes", "core/optimize")
+shorter = ("*_f64", "amx_bf16_f32", "amx_bytes", "avx2_bytes", *looping)
 shorter_args = ["-O2"]
 shorter_args_of_gcc = ["-ftree-vectorize", "-fvect-cost-model=dynamic"]
 # Copies of loops and functions for some arguments take 13 kB and gain nothing. Nor do
@@ -230,7 +231,7 @@ class BuildOnce(build_ext):
     def optimising(self, source):
         """The options for some files, which come after those for all."""
         path = Path(source)
-        has_loops = path.parent.name == "isa" or path.match("core/optimize.c")
+        has_loops = any(path.match(f"{name}.c") for name in ("isa/*", *looping))
         if not has_loops or path.match("scalar_*.c"):
             return small_args
         args = kernel_args_of_gcc if self.by_gcc else []

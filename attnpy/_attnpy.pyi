@@ -26,6 +26,7 @@ from attnpy._options import (
     Rotary,
     Wanted,
 )
+from attnpy._quantized import QuantizedWeight
 from attnpy._typing import Array, OptionsTuple, PlanResult
 from attnpy.cache import KVCache
 
@@ -122,7 +123,13 @@ def read_layers(
     mixed: bool,
     /,
 ) -> tuple[DecoderLayer, ...] | None: ...
-def columns(weight: ArrayLike, columns: ArrayLike, /) -> NDArray[np.float32]: ...
+def embed(
+    tables: tuple[Array | QuantizedWeight, ...],
+    numbers: tuple[NDArray[np.int64], ...],
+    factor: float,
+    num_threads: int | None,
+    /,
+) -> Array: ...
 def adamw(
     parameter: Array,
     mean: Array,

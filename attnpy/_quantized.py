@@ -8,7 +8,6 @@ import numpy as np
 
 from attnpy import _attnpy, _checks, _keywords
 from attnpy._code_layout import (
-    BLOCK_SIZE,
     QUAD,
     Packing,
     code_rows,
@@ -239,7 +238,7 @@ class QuantizedWeight:
         matrix: Array = np.empty(self.shape, self.dtype)
         for columns in column_blocks(*self.shape):
             numbers = np.arange(columns.start, columns.stop)
-            matrix[:, columns] = _attnpy.columns(self, numbers).T
+            matrix[:, columns] = _attnpy.embed((self,), (numbers,), 1, None).T
         return matrix
 
     def _codes(self, columns: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -371,16 +370,7 @@ class QuantizedTable:
 
 def rows_of(table: QuantizedTable, index: NDArray[np.int64]) -> Array:
     """Return the rows of numbers from 0 to ``V - 1``, (..., E), a copy."""
-    size, dtype = table.T.shape[0], table.T.dtype
-    step = max(BLOCK_SIZE // max(size, 1), 1)
-    if index.size <= step:
-        return _attnpy.columns(table.T, index).astype(dtype, copy=False)
-    flat = index.reshape(-1)
-    found: Array = np.empty((index.size, size), dtype)
-    for start in range(0, len(flat), step):
-        some = slice(start, start + step)
-        found[some] = _attnpy.columns(table.T, flat[some])
-    return found.reshape(*index.shape, size)
+    return _attnpy.embed((table.T,), (index,), 1, None).astype(table.dtype, copy=False)
 
 
 def options_of(weight: QuantizedWeight) -> tuple[int, int, bool]:

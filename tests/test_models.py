@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 from support import families
-from support.arrays import dtype_of
+from support.arrays import DTYPES, dtype_of
 from support.comparisons import assert_near, assert_same_bits, assert_same_parameters
 from support.errors import refused
 from support.families import IDS, LENGTHS
@@ -71,6 +71,40 @@ def test_bert_is_its_arithmetic(dtype):
 
 
 KIN = [kind for kind in families.ENCODERS if kind != "bert"]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_embeddings_are_sums_of_rows_in_float32_for_16_bits(name):
+    dtype = dtype_of(name)
+    model = BertEncoder(1, 300, 3, 12, vocab_size=50, max_length=80, dtype=dtype)
+    rng = np.random.default_rng(3)
+    names = "token_embedding", "segment_embedding", "position_embedding"
+    for table in names:
+        shape = getattr(model, table).shape
+        setattr(model, table, rng.standard_normal(shape).astype(dtype))
+    ids, types = rng.integers(0, 50, (3, 70)), rng.integers(0, 2, (3, 1))
+    real = np.float64 if name == "float64" else np.float32
+    tokens, segments, places = (getattr(model, table).astype(real) for table in names)
+    embedded = tokens[ids] + segments[types] + places[np.arange(70)]
+    encoded = model.encoder(model.norm(embedded), mixed=dtype.itemsize == 2)
+    expected = encoded.astype(dtype)
+    assert_same_bits(model(ids, token_types=types, num_threads=1), expected)
+    for table in names:  # as no copy of a whole table is read
+        setattr(model, table, np.asfortranarray(getattr(model, table)))
+    assert_same_bits(model(ids, token_types=types, num_threads=2), expected)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rows_of_a_quantized_table_are_those_of_what_it_stands_for(bits):
+    model, _, _ = decoder("gpt2")
+    model.token_embedding = np.random.default_rng(4).standard_normal(
+        (70, 12), np.float32
+    )
+    model.quantize(bits=bits, group=32)
+    table = model.token_embedding
+    numbers = np.random.default_rng(5).integers(0, 70, (2, 90))
+    assert_same_bits(table[numbers], table.dequantize()[numbers])
+    assert_same_bits(table[5:9], table.dequantize()[5:9])
 
 
 @pytest.mark.quick

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from attnpy import _checks, _dtypes, _machine, _packed, _parameters, _vjp
-from attnpy._quantized import QuantizedTable, rows_of
+from attnpy import _attnpy, _checks, _dtypes, _machine, _packed, _parameters, _vjp
+from attnpy._quantized import QuantizedTable
 from attnpy._vjp import LayerGradients
 from attnpy.blocks import ModelOutput
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
     from attnpy._vjp import Pullback
 
@@ -124,16 +125,45 @@ def check_positions(n_tokens: int, table: Array) -> None:
         )
 
 
-def looked_up(table: Array, ids: NDArray[np.int64]) -> Array:
-    """Return rows of a table in the dtype of sums and norms: float32 for 16 bits.
+def looked_up(
+    table: Array,
+    ids: NDArray[np.int64],
+    *added: tuple[Array, NDArray[np.int64]],
+    factor: float = 1.0,
+    num_threads: int | None = None,
+) -> Array:
+    """Return rows of a table, in the dtype of sums and norms: float32 for 16 bits.
 
-    These keep sums and norms in float32 up to the end; only products have 16 bits.
+    These keep sums and norms in float32 up to the end; only products have 16 bits. Rows
+    are multiplied by a factor. Then those of further tables are added, whose numbers
+    broadcast to `ids`.
     """
     real = _dtypes.arithmetic(table.dtype)
     _checks.memory("token_ids", real, (*ids.shape, table.shape[1]))
-    found = rows_of(table, ids) if isinstance(table, QuantizedTable) else table[ids]
-    rows = np.asarray(found, real, order="C")
-    return rows if rows.flags.owndata else rows.copy()
+    pairs = [_numbered(table, ids, real)]
+    for other, numbers in added:
+        if numbers.shape != ids.shape[ids.ndim - numbers.ndim :]:
+            numbers = np.broadcast_to(numbers, ids.shape)
+        pairs.append(_numbered(other, numbers, real))
+    tables, numbers_of = zip(*pairs, strict=True)
+    return _attnpy.embed(tables, numbers_of, factor, num_threads)
+
+
+def _numbered(
+    table: Array, numbers: NDArray[np.int64], real: np.dtype[Any]
+) -> tuple[Array | QuantizedWeight, NDArray[np.int64]]:
+    """Return a table and numbers of rows, as `_attnpy.embed` takes them.
+
+    That is a copy of only these rows unless all are as it reads them.
+    """
+    if isinstance(table, QuantizedTable):
+        return table.T, numbers
+    if isinstance(table, np.ndarray) and table.dtype.isnative:
+        is_plain = table.flags.c_contiguous and table.flags.aligned
+        if is_plain and _dtypes.arithmetic(table.dtype) == real:
+            return table, numbers
+    rows = np.ascontiguousarray(table[numbers], real).reshape(-1, table.shape[1])
+    return rows, np.arange(numbers.size).reshape(numbers.shape)
 
 
 def is_mixed(table: Array) -> bool:

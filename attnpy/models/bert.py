@@ -932,7 +932,7 @@ class BertEncoder:
 
             each = types.ndim == 2 and len(types) == len(ids)
             of_part = types[part] if each else types
-            tokens = self._embed(ids[part], of_part)
+            tokens = self._embed(ids[part], of_part, num_threads)
             tokens = self.norm(tokens, num_threads=num_threads)
             tokens = self._projected(tokens, num_threads)
             existing = None if ends is None else ends[part]
@@ -996,7 +996,7 @@ class BertEncoder:
         _vjp.check_trainable(self, names)
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
-        embedded = self._embed(ids, types)
+        embedded = self._embed(ids, types, num_threads)
         normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
         rate, seed = _dropout.checked(dropout, dropout_seed)
         of_embeddings, of_layers = _dropout.seeds(seed, 2)
@@ -1431,14 +1431,18 @@ class BertEncoder:
             num_threads=num_threads,
         )
 
-    def _embed(self, ids: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
+    def _embed(
+        self, ids: NDArray[np.int64], types: NDArray[np.int64], num_threads: int | None
+    ) -> Array:
         """Return the sums of embeddings, before the norm, (L, D) or (B, L, D)."""
-        tokens = _embedding.looked_up(self.token_embedding, ids)
+        added = []
         if self.segment_embedding is not None:
-            tokens += self.segment_embedding[types]
+            added.append((self.segment_embedding, types))
         if self.position_embedding is not None:
-            tokens += self.position_embedding[self._places(ids)]
-        return tokens
+            added.append((self.position_embedding, self._places(ids)))
+        return _embedding.looked_up(
+            self.token_embedding, ids, *added, num_threads=num_threads
+        )
 
     @property
     def embed_dim(self) -> int:

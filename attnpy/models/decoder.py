@@ -791,7 +791,7 @@ class CausalDecoder(sampling.LanguageModel):
             # Padding has no position, and may be past the last one of the table.
             exists = np.arange(ids.shape[-1]) < ends.reshape(*ids.shape[:-1], 1)
             positions = np.where(exists, positions, 0)
-        tokens = self._embed(ids, positions)
+        tokens = self._embed(ids, positions, num_threads)
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -946,7 +946,7 @@ class CausalDecoder(sampling.LanguageModel):
         )
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
         positions = self._positions(ids, None)
-        tokens, of_scores = self._embed(ids, positions), None
+        tokens, of_scores = self._embed(ids, positions, num_threads), None
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -1030,17 +1030,24 @@ class CausalDecoder(sampling.LanguageModel):
 
         return scores, pullback
 
-    def _embed(self, ids: NDArray[np.int64], positions: NDArray[np.int64]) -> Array:
+    def _embed(
+        self,
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        num_threads: int | None,
+    ) -> Array:
         """Return what goes into the layers, (L, E) or (B, L, E)."""
-        tokens = _embedding.looked_up(self.token_embedding, ids)
+        factor, added = 1.0, []
         if self.embedding_scale is not None:
             scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
-            tokens *= scale.astype(tokens.dtype)
+            factor = float(scale)
         if self.position_embedding is not None:
             n_positions = int(positions.max(initial=-1)) + 1
             _embedding.check_positions(n_positions, self.position_embedding)
-            tokens += self.position_embedding[positions]
-        return tokens
+            added.append((self.position_embedding, positions))
+        return _embedding.looked_up(
+            self.token_embedding, ids, *added, factor=factor, num_threads=num_threads
+        )
 
     def _add_of_embeddings(
         self,

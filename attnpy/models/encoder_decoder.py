@@ -1294,7 +1294,7 @@ class EncoderDecoder:
         num_threads: int | None,
     ) -> Array:
         """Return what goes into the layers of a side, (L, E) or (B, L, E)."""
-        tokens = self._embedded(side, ids, past)
+        tokens = self._embedded(side, ids, past, num_threads)
         norm = getattr(self, f"{side}_embedding_norm")
         normed: Array = tokens
         if norm is not None:
@@ -1302,19 +1302,31 @@ class EncoderDecoder:
         return normed
 
     def _embedded(
-        self, side: str, ids: NDArray[np.int64], past: NDArray[np.int64] | None
+        self,
+        side: str,
+        ids: NDArray[np.int64],
+        past: NDArray[np.int64] | None,
+        num_threads: int | None,
     ) -> Array:
         """Return the sums of embeddings and positions, before a norm."""
-        tokens = _embedding.looked_up(self.token_embedding, ids)
-        if self.embedding_scale is not None:
-            tokens *= np.asarray(self.embedding_scale, tokens.dtype)
         longest = 0 if past is None else int(past.max(initial=0))
         self._check_length("token_ids", ids.shape[-1] + longest)
         rows, missing = self._rows(side, ids, past)
-        if rows is not None:
+        scale = self.embedding_scale
+        tokens = _embedding.looked_up(
+            self.token_embedding,
+            ids,
+            *(
+                []
+                if rows is None or missing is not None
+                else [(self._table(side), rows)]
+            ),
+            factor=1.0 if scale is None else float(scale),
+            num_threads=num_threads,
+        )
+        if missing is not None:
             vectors = self._table(side)[rows]
-            if missing is not None:
-                vectors[missing] = 0
+            vectors[missing] = 0
             tokens += vectors
         return tokens
 
@@ -1360,7 +1372,8 @@ class EncoderDecoder:
         self, side: str, ids: NDArray[np.int64], num_threads: int | None
     ) -> tuple[Array, Callable[[_vjp.Collector, Array], None]]:
         """Return what `_embed` does, and what adds the gradients of its parameters."""
-        tokens, name = self._embedded(side, ids, None), f"{side}_embedding_norm"
+        tokens = self._embedded(side, ids, None, num_threads)
+        name = f"{side}_embedding_norm"
         norm, of_norm = getattr(self, name), None
         if norm is not None:
             tokens, of_norm = norm.vjp(tokens, num_threads=num_threads)

@@ -6,7 +6,7 @@
 #include "python/attention.h"
 #include "python/attributes.h"
 #include "python/backward.h"
-#include "python/columns.h"
+#include "python/embed.h"
 #include "python/distances.h"
 #include "python/experts.h"
 #include "python/explain.h"
@@ -51,7 +51,7 @@ execute(PyObject *module)
         py_layer_methods,        py_options_methods,     py_settings_methods,
         py_statistics_methods,   py_partial_methods,     py_xla_methods,
         py_explain_methods,      py_foreign_methods,     py_products_methods,
-        py_feed_forward_methods, py_gate_methods,        py_columns_methods,
+        py_feed_forward_methods, py_gate_methods,        py_embed_methods,
         py_stack_methods,        py_read_layers_methods, py_weight_methods,
         py_experts_methods,      py_distances_methods,   py_optimize_methods,
         py_testing_methods};

@@ -161,7 +161,10 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (quantize(np.ones((d, n), np.float32))._parts,),
             (PackedWeight(ones(d, n))._parts,),
         ],
-        "columns": [(quantize(np.ones((d, n), np.float32)), np.arange(n))],
+        "embed": [
+            ((quantize(np.ones((d, n), np.float32)),), (np.arange(n),), 1, 1),
+            ((ones(3, d), ones(n, d)), (np.ones((2, n), int), np.arange(n)), 0.5, 1),
+        ],
         "adamw": [(*(ones(n) for _ in range(4)), None, (0.5,) * 7, 1)],
         "sum_of_squares": [(ones(n), 1)],
         "scale": [(ones(n), 0.5, 1)],
