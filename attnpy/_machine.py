@@ -75,9 +75,10 @@ def set_spin_time(microseconds: int) -> None:
     Notes
     -----
     Waking a sleeping thread takes as long as a small call. A spinning thread takes CPU
-    time, after each call that it took part in; a thread that was woken on the CPU of
-    its caller does not spin. 60 microseconds are longer than the pauses between the
-    steps of a model. Set more for a process that has its CPUs for itself, and less for
+    time, after each call that it took part in, and before, for up to a millisecond,
+    while other threads end the call; a thread that was woken on the CPU of its caller
+    does not spin. 60 microseconds are longer than the pauses between the steps of a
+    model. Set more for a process that has its CPUs for itself, and less for
     one that shares them. ``KMP_BLOCKTIME`` is the same for OpenMP. No bit of a result
     depends on it.
 

@@ -18,7 +18,8 @@
 #define N_JOBS 16  /* at once; the callers of others work alone */
 #define N_CALLED 4 /* workers that a thread wakes; each of them wakes as many */
 #define SPINS 2000 /* before sleeping until a job ends, or until the lock is free */
-#define APART _Alignas(128) /* two cache lines, which some CPUs fetch together */
+#define LONGEST_TAIL 1000000 /* nanoseconds of spinning until others end a job */
+#define APART _Alignas(128)  /* two cache lines, which some CPUs fetch together */
 
 /* Indices that threads take in turn. */
 typedef struct {
@@ -256,24 +257,27 @@ current_cpu(void)
 #endif
 }
 
-/* Until when a worker that leaves a job of this caller spins: the steps of a layer follow each
- * other sooner than a thread can be woken. On the caller's CPU it would slow the caller down. */
-static int64_t
-end_of_spinning(int callers_cpu)
-{
-    if (callers_cpu >= 0 && current_cpu() == callers_cpu) {
-        return 0;
-    }
-    return attn_monotonic_time() + attn_get_spin_time();
-}
-
-/* Spins until a job after the `seen`-th is posted; false if that is not before the end. */
+/* Spins until a job after the `seen`-th is posted; false if that takes too long. The steps of a
+ * layer follow each other sooner than a thread can be woken. The time begins when the others, too,
+ * are done with the job that this worker has left. On its caller's CPU it would slow the caller
+ * down. */
 static bool
-watch_for_job(unsigned seen, int64_t end)
+watch_for_job(unsigned seen, const job *left, int callers_cpu)
 {
+    const int64_t spin = attn_get_spin_time(), start = attn_monotonic_time();
+    int64_t end = start + spin;
+
+    if (left == NULL || (callers_cpu >= 0 && current_cpu() == callers_cpu)) {
+        return false;
+    }
     while (atomic_load_explicit(&pool.n_posted, memory_order_relaxed) == seen) {
-        if (attn_monotonic_time() >= end) {
+        int64_t now = attn_monotonic_time();
+        if (now >= end) {
             return false;
+        }
+        if (atomic_load_explicit(&left->taken, memory_order_relaxed) &&
+            now - start < LONGEST_TAIL) {
+            end = now + spin;
         }
         attn_cpu_pause();
     }
@@ -284,7 +288,8 @@ static void *
 work(void *unused)
 {
     worker me = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
-    int64_t end = 0; /* of spinning */
+    const job *left = NULL; /* the last one */
+    int callers_cpu = -1;   /* of that */
 
     (void)unused;
     for (;;) {
@@ -292,12 +297,13 @@ work(void *unused)
         int number;
         job *j = join(&number);
         if (j != NULL) {
-            int callers_cpu = j->cpu;
+            callers_cpu = j->cpu;
             drain(j, number);
             leave(j);
-            end = end_of_spinning(callers_cpu);
-        } else if (!watch_for_job(seen, end)) {
+            left = j;
+        } else if (!watch_for_job(seen, left, callers_cpu)) {
             sleep_until_called(&me);
+            left = NULL;
         }
     }
     return NULL;
