@@ -780,6 +780,61 @@ def test_an_encoder_says_what_its_layers_say():
         assert str(caught.value) == str(expected.value)
 
 
+def decoder_and_tokens(options):
+    options = {"dtype": np.float32, "norm_first": True, **options}
+    decoder = make(Decoder, 3, 12, 4, 20, cross_attention=False, **options)
+    return decoder, normal(2, 5, 12, dtype=np.float32)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("options", ENCODERS.values(), ids=ENCODERS)
+def test_a_decoder_without_caches_is_one_call_of_c(options, is_causal, call):
+    decoder, x = decoder_and_tokens(options)
+    call = {name: value for name, value in call.items() if name != "causal"}
+    for layer in decoder.layers:
+        layer.causal = is_causal
+    output, together = stacked(decoder, x, **call)
+    assert together
+    assert_same_bits(output, one_by_one(decoder, x, **call))
+
+
+def test_a_decoder_of_packed_sequences_is_one_call_of_c():
+    decoder, x = decoder_and_tokens({})
+    x = x.reshape(10, 12)
+    output, together = stacked(decoder, x, seq_offsets=[0, 3, 10])
+    assert together
+    assert_same_bits(output, one_by_one(decoder, x, seq_offsets=[0, 3, 10]))
+    assert_same_bits(output[:3], decoder(x[:3]))
+
+
+def test_a_decoder_calls_layers_that_differ_in_what_tokens_see():
+    decoder, x = decoder_and_tokens({})
+    decoder.layers[1].causal = False
+    output, together = stacked(decoder, x)
+    assert not together
+    assert_same_bits(output, one_by_one(decoder, x))
+
+
+def test_a_decoder_says_what_its_layers_say():
+    decoder, x = decoder_and_tokens({})
+    crossing = make(Decoder, 2, 12, 4, 20, dtype=np.float32)
+    for stack, options in (
+        (decoder, {"mask": np.ones((4, 3))}),
+        (decoder, {"mixed": 2}),
+        (decoder, {"num_threads": 0}),
+        (decoder, {"kv_lengths": [9, 9]}),
+        (decoder, {"context_lengths": [2, 2]}),
+        (crossing, {}),
+    ):
+        with pytest.raises((TypeError, ValueError)) as expected:
+            stack.layers[0](x, **options)
+        with pytest.raises(expected.type) as caught:
+            stack(x, **options)
+        assert str(caught.value) == str(expected.value)
+
+
 def test_unknown_options_are_refused():
     for call in (
         lambda: Encoder(1, 12, 4, 20, dropout=0.1),

@@ -465,6 +465,24 @@ def run_together(
     return None if result is None else (result, found)
 
 
+def run_without_caches(
+    stack: Any, kinds: Kinds, x: Array, options: dict[str, Any]
+) -> Array | None:
+    """Run all layers in one call of C; None where that cannot be, or is wrong.
+
+    What is wrong is said best by the layers, one after the other.
+    """
+    told, none = dict(options), [None] * len(stack.layers)
+    if type(x) is not np.ndarray or not are_unchanged():
+        return None
+    try:
+        mixed = _checks.flag(told.pop("mixed", False), "mixed")
+        found = run_together(stack, kinds, x, none, True, mixed, told)
+    except (TypeError, ValueError):
+        return None
+    return None if found is None else found[0]
+
+
 def check_parallel(layer: Any) -> None:
     """Raise an error if a layer cannot be `parallel`, but should be."""
     if not layer.parallel:

@@ -917,17 +917,17 @@ class Decoder:
             if len(set(map(id, caches))) < num_layers:
                 raise ValueError("caches: expected a different one for each layer")
         tokens = _checks.array(x, "x")
-        if (
-            (context is None and caches is not None)
-            and (return_weights is False and return_hidden_states is False)
-            and (layers is None and heads is None)
-        ):
-            stepped = self._stepped(tokens, caches, options)
-            if stepped is not None:
-                return stepped
         recorder = _stack.Recorder(
             num_layers, return_weights, return_hidden_states, layers, heads
         )
+        if context is None and not recorder.records:
+            done = (
+                self._at_once(tokens, options)
+                if caches is None
+                else self._stepped(tokens, caches, options)
+            )
+            if done is not None:
+                return done
         recorder.begin(tokens)
         with all_or_nothing(caches or []) as lent:
             for i, (layer, states, cache) in enumerate(
@@ -940,6 +940,21 @@ class Decoder:
             if self.norm is not None:
                 tokens = self.norm(tokens, num_threads=options.get("num_threads"))
             return recorder.end(tokens)
+
+    def _at_once(self, x: Array, options: dict[str, Any]) -> Array | None:
+        """Return the result of a call without caches or context; None as below."""
+        told = {name: value for name, value in options.items() if value is not None}
+        if DecoderLayer.__call__ is not CALL or not OF_CONTEXT.isdisjoint(told):
+            return None
+        for is_causal in (True, False):
+            if self._are_all(is_causal):
+                told["causal"] = is_causal
+                return _stack.run_without_caches(self, KINDS, x, told)
+        return None
+
+    def _are_all(self, is_causal: bool) -> bool:
+        """Tell whether all layers are causal, or none is."""
+        return all(getattr(layer, "causal", None) is is_causal for layer in self.layers)
 
     def _stepped(
         self, x: Array, caches: Sequence[KVCache], options: dict[str, Any]
@@ -996,6 +1011,8 @@ class Decoder:
         options: dict[str, Any],
     ) -> Array | None:
         """Do it with caches of which all are KVCaches, or with copies to write to."""
+        if not self._are_all(True):
+            return None
         found = _stack.run_together(
             self, KINDS, tokens, caches, are_plain, mixed, options
         )

@@ -557,17 +557,11 @@ class Encoder:
 
         What is wrong is said best by the layers, one after the other.
         """
-        told, none = dict(options), [None] * len(self.layers)
-        unchanged = EncoderLayer.__call__ is CALL and _stack.are_unchanged()
+        told = dict(options)
         has_positions = told.pop("relative", None) is not None
-        if type(x) is not np.ndarray or not unchanged or has_positions:
+        if EncoderLayer.__call__ is not CALL or has_positions:
             return None
-        try:
-            mixed = _checks.flag(told.pop("mixed", False), "mixed")
-            found = _stack.run_together(self, KINDS, x, none, True, mixed, told)
-        except (TypeError, ValueError):
-            return None
-        return None if found is None else found[0]
+        return _stack.run_without_caches(self, KINDS, x, told)
 
     def vjp(
         self,

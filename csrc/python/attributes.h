@@ -11,7 +11,7 @@
     NAME(activation) NAME(num_heads) NAME(num_kv_heads) NAME(q_norm) NAME(k_norm)      \
     NAME(weight) NAME(bias) NAME(eps) NAME(self_attention) NAME(feed_forward)          \
     NAME(norm_first) NAME(parallel) NAME(residual_scale) NAME(norm_1) NAME(norm_3)     \
-    NAME(after_1) NAME(after_3) NAME(causal) NAME(cross_attention) NAME(norm_2)        \
+    NAME(after_1) NAME(after_3) NAME(cross_attention) NAME(norm_2)        \
     NAME(_key) NAME(_value) NAME(_key_scale) NAME(_value_scale) NAME(_lengths)         \
     NAME(_parts) NAME(_prepared)
 /* clang-format on */

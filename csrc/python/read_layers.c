@@ -38,7 +38,7 @@ static const signed char network_attributes[N_NETWORK] = {
 };
 
 /* Those of a layer: those of the group, and what a call of it depends on besides. */
-enum { CAUSAL_LAYER = N_DECODER_LAYER, CROSS_ATTENTION, NORM_2, N_LAYER };
+enum { CROSS_ATTENTION = N_DECODER_LAYER, NORM_2, N_LAYER };
 static const signed char layer_attributes[N_LAYER] = {
     [ATTENTION] = PY_self_attention,
     [NETWORK] = PY_feed_forward,
@@ -49,7 +49,6 @@ static const signed char layer_attributes[N_LAYER] = {
     [NORM_3] = PY_norm_3,
     [AFTER_1] = PY_after_1,
     [AFTER_3] = PY_after_3,
-    [CAUSAL_LAYER] = PY_causal,
     [CROSS_ATTENTION] = PY_cross_attention,
     [NORM_2] = PY_norm_2,
 };
@@ -339,8 +338,7 @@ read_layer(const context *c, PyObject *object, PyObject *cache, PyObject *place,
         (void)put(layer, PARALLEL, Py_NewRef(Py_False));
     }
     l = &PyTuple_GET_ITEM(layer, 0);
-    status = (of_encoder || l[CAUSAL_LAYER] == Py_True) &&
-             l[CROSS_ATTENTION] == Py_None && l[NORM_2] == Py_None &&
+    status = l[CROSS_ATTENTION] == Py_None && l[NORM_2] == Py_None &&
              PyBool_Check(l[NORM_FIRST]) && is_right(layer);
     status = status ? read_parts(c, layer, cache, place) : 0;
     if (status > 0) {
