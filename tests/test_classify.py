@@ -92,6 +92,8 @@ def test_options_are_judged(tmp_path):
     }.items():
         with refused(ValueError, name):
             TextClassifier(model, tokenizer, **options)
+    with refused(TypeError, "label_names"):
+        TextClassifier(model, tokenizer, label_names="a")
     with refused(TypeError, "texts"):
         single.scores(3)
     write_scorer(tmp_path, config={"problem_type": "single_label_classification"})
@@ -100,6 +102,11 @@ def test_options_are_judged(tmp_path):
     for config, words in (
         ({"id2label": {"0": "a", "2": "b"}}, "id2label with names for 0 to 1"),
         ({"id2label": {"0": 1, "1": "b"}}, "id2label with names for 0 to 1"),
+        (
+            {"id2label": {"0": "yes", "1": "yes"}},
+            r"config\.json: expected id2label with another name for each score, got "
+            "'yes' twice",
+        ),
         ({"problem_type": "other"}, "problem_type = regression, single_label"),
         ({"problem_type": ["x"]}, "problem_type = regression, single_label"),
     ):

@@ -355,6 +355,7 @@ WRONG_CONFIGS = [
     ({"sentence_transformers": {"x": 1}}, "sentence_transformers to be a mapping of"),
     ({"sentence_transformers": [1]}, "sentence_transformers to be a mapping of"),
     ({"id2label": {}}, "expected id2label to be a mapping"),
+    ({"id2label": {"0": "x", "1": "x"}}, "another name for each score, got 'x' twice"),
     ({"architectures": ["BertForTokenClassification"]}, "got 'BertForTokenClass"),
     ({"model_type": "t5"}, "expected model_type = bert"),
 ]

@@ -375,6 +375,10 @@ def test_wrong_arguments_are_named(encoder):
         (model, ValueError, "true_token_id", {"false_token_id": 3}),
         (model, TypeError, "true_token_id", {"true_token_id": "yes"}),
         (model, ValueError, "true_token_id", {"true_token_id": 29}),
+        (
+            *(model, ValueError, "false_token_id"),
+            {"true_token_id": 3, "false_token_id": 3},
+        ),
         (labels, ValueError, "true_token_id", {"true_token_id": 3}),
         (bare, ValueError, "true_token_id", {"true_token_id": 3}),
         (bare, ValueError, "chat_template", {"message_format": "flat"}),

@@ -192,6 +192,10 @@ def says(*texts):
         ),
         ({f"qwen3.{LABELS}": np.array([1, 2])}, "to be the names of 2 scores, got"),
         ({f"qwen3.{LABELS}": "yes"}, "to be the names of 2 scores, got 'yes'"),
+        (
+            {f"qwen3.{LABELS}": ["yes", "yes"]},
+            f"expected qwen3.{LABELS} to be another name for each score, got ['yes'",
+        ),
         ({"qwen3.classifier.other": 1}, "expected no qwen3.classifier.other, got 1"),
     ],
 )

@@ -107,6 +107,10 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, tagger, filler):
             "label_names: expected 5, as many as scores, got 1",
         ),
         (
+            lambda: TokenClassifier(tagger.model, tokenizer, label_names=[*"abcda"]),
+            "label_names: expected another name for each score, got 'a' twice",
+        ),
+        (
             lambda: tagger.predict("a", aggregation_strategy="word"),
             "aggregation_strategy: expected",
         ),

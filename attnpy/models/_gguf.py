@@ -22,7 +22,7 @@ from attnpy._quoting import joined, named, quoted
 from attnpy.checkpoints.gguf import TYPES, GgufFile, load_gguf
 from attnpy.checkpoints.gguf_tokenizer import check as check_tokenizer
 from attnpy.checkpoints.loading import unstacked
-from attnpy.models import _pretrained
+from attnpy.models import _hf_config, _pretrained
 from attnpy.models._pooling import Dense
 
 if TYPE_CHECKING:
@@ -359,6 +359,8 @@ class _Metadata:
         labels = self.values.get(f"{self.architecture.name}.{declared.LABELS}")
         if labels is not None and (not isinstance(labels, list) or len(labels) != n):
             self.expect(declared.LABELS, f"the names of {n} scores", labels)
+        elif labels is not None and _hf_config.repeated(labels) is not None:
+            self.expect(declared.LABELS, "another name for each score", labels)
 
     def _set_windows(self, config: dict[str, Any]) -> None:
         """Say which layers have a window, where the file does, or none has one."""

@@ -181,6 +181,16 @@ def labels(config: Config) -> list[str] | None:
     return cast("list[str]", ordered)
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that comes twice, if one does."""
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            return name
+        known.add(name)
+    return None
+
+
 # What makes probabilities of scores, by the kind of a classifier.
 PROBLEMS: dict[str | None, Function | None] = {
     None: None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from attnpy import _checks, _dtypes, _progress
+from attnpy._quoting import quoted
 from attnpy._softmax import softmax
 from attnpy.blocks import gelu, relu, silu, tanh
 from attnpy.checkpoints.reading import judged_elsewhere
@@ -98,6 +99,8 @@ def read(
     `of_pairs` is as in `_classifier_folder.read`.
     """
     recipe = _classifier_folder.read(folder, head, of_pairs)
+    if recipe.tokens is None and head != "MaskedLM":
+        _check_labels(recipe)
     tokenizer, side = _sentence_folder.tokenizer(recipe.model_folder, recipe.lower_case)
     kind: Any = BertEncoder
     if head == "SequenceClassification" and _hf_config.is_decoder(recipe.config):
@@ -117,7 +120,36 @@ def read(
     return Read(recipe, model, tokenizer, cut)
 
 
+def _check_labels(recipe: Recipe) -> None:
+    """Refuse a folder with one name for two scores."""
+    said = recipe.config.get("id2label")
+    labels = said.values() if isinstance(said, Mapping) else ()
+    name = _hf_config.repeated(x for x in labels if isinstance(x, str))
+    if name is not None:
+        raise ValueError(
+            f"{recipe.model_folder / 'config.json'}: expected id2label with another "
+            f"name for each score, got {quoted(name)} twice"
+        )
+
+
 # ---- Parts ---------------------------------------------------------------------------
+
+
+def label_names(names: Iterable[str] | None, n_labels: int) -> tuple[str, ...]:
+    """Return a name for each of so many scores; without `names` the usual ones."""
+    if names is None:
+        return tuple(f"LABEL_{i}" for i in range(n_labels))
+    found = _texts.names(names, "label_names")
+    if len(found) != n_labels:
+        raise ValueError(
+            f"label_names: expected {n_labels}, as many as scores, got {len(found)}"
+        )
+    if (twice := _hf_config.repeated(found)) is not None:
+        raise ValueError(
+            f"label_names: expected another name for each score, got {quoted(twice)} "
+            "twice"
+        )
+    return found
 
 
 def check_parts(self: Scorer) -> None:

@@ -34,6 +34,13 @@ def text(value: object, name: str) -> str:
     return value
 
 
+def names(values: Iterable[str], name: str) -> tuple[str, ...]:
+    """Return names as a tuple."""
+    if isinstance(values, str):
+        raise TypeError(f"{name}: expected strings, got one string")
+    return tuple(text(value, f"{name}[{i}]") for i, value in enumerate(values))
+
+
 def pair(value: object, name: str) -> tuple[str, str]:
     """Return two texts that can be turned into tokens."""
     if isinstance(value, np.ndarray):

@@ -48,7 +48,7 @@ class TextClassifier:
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
         off.
     label_names : sequence of str, optional
-        Their names; by default "LABEL_0" and so on.
+        Their names, all different; by default "LABEL_0" and so on.
     function : {"softmax", "sigmoid", "none"}, optional
         What makes probabilities of scores. By default "softmax" for several labels, of
         which a text has one, and "sigmoid" for a single one.
@@ -135,16 +135,7 @@ class TextClassifier:
         self.token_types = False  # which are all 0 in a text alone
         _text_scores.check_parts(self)
         n_labels = self.num_labels
-        if label_names is None:
-            label_names = [f"LABEL_{i}" for i in range(n_labels)]
-        self.label_names = tuple(
-            _texts.text(x, f"label_names[{i}]") for i, x in enumerate(label_names)
-        )
-        if len(self.label_names) != n_labels:
-            raise ValueError(
-                f"label_names: expected {n_labels}, as many as scores, got "
-                f"{len(self.label_names)}"
-            )
+        self.label_names = _text_scores.label_names(label_names, n_labels)
         usual = "softmax" if n_labels > 1 else "sigmoid"
         self.function = _checks.one_of(
             usual if function is None else function, "function", FUNCTIONS

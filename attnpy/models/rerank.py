@@ -602,6 +602,11 @@ class CrossEncoder:
                 raise ValueError(
                     f"{name}: expected 0 to {model.vocab_size - 1}, got {token}"
                 )
+        if self.true_token_id == self.false_token_id:
+            raise ValueError(
+                "false_token_id: expected another than true_token_id, as the score is "
+                f"their difference, got {self.false_token_id} for both"
+            )
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """Return what to put before the first text of a pair."""

@@ -55,8 +55,8 @@ class TokenClassifier:
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
         off.
     label_names : sequence of str, optional
-        Their names; by default "LABEL_0" and so on. "B-" before a name begins an entity
-        of several tokens, and "I-" continues it.
+        Their names, all different; by default "LABEL_0" and so on. "B-" before a name
+        begins an entity of several tokens, and "I-" continues it.
     ignore_labels : sequence of str, optional
         Labels that are left out of results.
     max_length : int, optional
@@ -140,15 +140,8 @@ class TokenClassifier:
         assert model.token_head is not None
         assert model.token_head.bias is not None
         n_labels = len(model.token_head.bias)
-        if label_names is None:
-            label_names = [f"LABEL_{i}" for i in range(n_labels)]
-        self.label_names = _names(label_names, "label_names")
-        if len(self.label_names) != n_labels:
-            raise ValueError(
-                f"label_names: expected {n_labels}, as many as scores, got "
-                f"{len(self.label_names)}"
-            )
-        self.ignore_labels = _names(ignore_labels, "ignore_labels")
+        self.label_names = _text_scores.label_names(label_names, n_labels)
+        self.ignore_labels = _texts.names(ignore_labels, "ignore_labels")
         self.max_length = _text_scores.set_length(
             self, max_length, truncation_side, is_pair=False
         )
@@ -589,13 +582,6 @@ def _check_parts(model: object, tokenizer: object, head: str) -> None:
         option = {"token_head": "num_token_labels", "word_head": "masked_words"}[head]
         raise ValueError(f"model: expected one with {option}, got one without")
     _texts.check_tokenizer(tokenizer)
-
-
-def _names(names: Iterable[str], name: str) -> tuple[str, ...]:
-    """Return names as a tuple."""
-    if isinstance(names, str):
-        raise TypeError(f"{name}: expected strings, got one string")
-    return tuple(_texts.text(x, f"{name}[{i}]") for i, x in enumerate(names))
 
 
 def _states(
