@@ -276,7 +276,72 @@ TEMPLATES = {
         "a template that can be used",
     ),
     "a large range": ("{% for i in range(10**9) %}{% endfor %}", "a template that can"),
+    "a long template": ("{{a}}" * 14_000, "got 70,000 characters, more than 65,536"),
+    "loops": (
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+        "more than 1,000,000 passes of loops",
+    ),
+    "macros": (
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}"
+        "{% endmacro %}{{ m(60) }}",
+        "more than 1,000,000 passes of loops",
+    ),
+    "much text": (
+        "{% for i in range(99999) %}{{ 'a long text' }}{% endfor %}",
+        "a text of more than 1,04",
+    ),
+    "a product": ("{{ 'a' * 10**11 }}", "a text of more than 1,04"),
+    "sums": (
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}"
+        "{% set n.x = n.x + n.x %}{% endfor %}",
+        "a text of more than 1,04",
+    ),
+    "joined texts": (
+        "{% set n = namespace(x='a') %}{% for i in range(99) %}"
+        "{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "a text of more than 1,04",
+    ),
+    "blocks": (
+        "{% set x %}a{% endset %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 99,
+        "a text of more than 1,04",
+    ),
+    "large numbers": ("{{ (7**999) ** 999 }}", "a number of more than 4096 bits"),
+    "larger numbers": (
+        "{% set n = namespace(x=7) %}{% for i in range(99) %}"
+        "{% set n.x = n.x * n.x %}{% endfor %}",
+        "a number of more than 4096 bits",
+    ),
 }
+
+
+# What loops, calls and operators may do, which a budget counts.
+PLAIN = """{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ loop.revindex }}
+{{ m.role ~ 1 ~ loop.previtem }}{{ [1] + [2] }}{{ 2 * 3 + 2**4 }}{{ 'ab' * 2 }}
+{% else %}none{% endfor %}{% for k, v in messages[0].items() if k == 'role' %}{{ k }}
+{% endfor %}{% set y %}a{{ messages | length }}{% endset %}{{ y }}
+{% set z | upper %}q{{ y }}{% endset %}{{ z }}
+{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}{{ loop(x) }}
+{% else %}{{ x }}{% endif %}{% endfor %}{% for q in nothing %}{% else %}E{% endfor %}
+{% for m in messages[::-1] %}{% if loop.index0 == 1 %}{% break %}{% endif %}
+{{ loop.cycle('a', 'b') }}{% endfor %}
+{% macro f(n) %}{{ n }}{{ caller() }}{% endmacro %}
+{% call f(3) %}inside{% endcall %}{{ range(3) | list }}{{ "%d" % 3 }}"""
+
+
+def test_bounds_change_nothing_that_a_template_writes(opened):
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    plain = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    said = opened(BYTES, chat_template=PLAIN).apply_chat_template(SAID)
+    assert said == plain.from_string(PLAIN).render(messages=SAID)
+
+
+def test_long_messages_may_be_written_several_times(opened):
+    said = [{"role": "user", "content": "a" * 2_000_000}]
+    file = opened(BYTES, chat_template="{{ messages[0].content * 9 }}")
+    assert file.apply_chat_template(said) == "a" * 18_000_000
 
 
 @pytest.mark.parametrize("what", TEMPLATES)

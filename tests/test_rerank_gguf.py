@@ -178,6 +178,19 @@ def says(*texts):
         ({KEY: "only {query}"}, f"expected {KEY} to be a text with {{query}} and"),
         ({KEY: 3}, f"expected {KEY} to be a text with {{query}} and {{document}}"),
         (
+            {KEY: "{query}{document}" * 20_000},
+            "characters, more than 65,536; from_gguf(",
+        ),
+        (
+            {
+                KEY: None,
+                "tokenizer.chat_template": "{% for i in range(20000) %}"
+                "{% for m in messages %}{{ m.content }}:{{ i }}:::::::::::::::::::::::"
+                "{% endfor %}{% endfor %}",
+            },
+            "got a text of more than 1,049,",
+        ),
+        (
             {KEY: None, "tokenizer.chat_template": CHATS},
             "leaves out the query and the document; from_gguf(chat_template=) wins",
         ),

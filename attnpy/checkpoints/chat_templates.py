@@ -20,13 +20,15 @@ def render(
 ) -> str:
     """Write a conversation as the template `text` does, which `place` has.
 
-    `package` is what to install where jinja2 is not.
+    `package` is what to install where jinja2 is not. `template_limits` says how much
+    time and memory a template may take.
     """
     jinja2 = _jinja2(package)
     try:
-        written: str = _compiled(text).render(
-            messages=[dict(message) for message in messages], **variables
-        )
+        from attnpy.checkpoints.template_limits import written
+
+        given = {**variables, "messages": [dict(message) for message in messages]}
+        return written(_compiled(text), given)
     except RefusedError as error:
         raise ValueError(
             f"{place}: expected messages that its template takes, got {named(error)}"
@@ -38,17 +40,14 @@ def render(
         raise ValueError(
             f"{place}: expected a template that can be used, got {named(error)}"
         ) from error
-    return written
 
 
 @functools.lru_cache(4)
 def _compiled(text: str) -> Any:
-    """Return a template that cannot change or call what it should not."""
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    """Return a template that does only what it may."""
+    from attnpy.checkpoints.template_limits import Limited
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    environment = Limited()
     environment.globals["raise_exception"] = _refuse
     environment.filters["tojson"] = _json  # jinja2's writes "<" as HTML needs it
     return environment.from_string(text)

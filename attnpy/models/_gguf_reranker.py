@@ -80,18 +80,24 @@ def _template(file: GgufFile, given: str | None) -> dict[str, Any]:
                 f"{named(file.path)}: expected {KEY} to be a text with {{query}} and "
                 f"{{document}}, got {quoted(text)}; from_gguf(chat_template=) wins"
             )
-        return _in_jinja(text)
-    text, place = file.chat_template, named(file.path)
-    if text is None:
+        found = _in_jinja(text)
+    elif file.chat_template is None:
         raise ValueError(
-            f"{place}: expected a template of pairs, got none; "
+            f"{named(file.path)}: expected a template of pairs, got none; "
             "from_gguf(chat_template=) wins"
         )
+    else:
+        text = file.chat_template
+        found = {"chat_template": text, "chat_template_kwargs": variables}
     try:
-        _pair_template.checked(text, variables, None)
+        _pair_template.checked(
+            found["chat_template"], found.get("chat_template_kwargs", {}), None
+        )
     except ValueError as error:
-        raise ValueError(f"{place}: {error}; from_gguf(chat_template=) wins") from error
-    return {"chat_template": text, "chat_template_kwargs": variables}
+        raise ValueError(
+            f"{named(file.path)}: {error}; from_gguf(chat_template=) wins"
+        ) from error
+    return found
 
 
 def _in_jinja(text: str) -> dict[str, Any]:
