@@ -56,22 +56,116 @@ def folder_at(
     return folder
 
 
+class Folder(os.PathLike[str]):
+    """A model's folder, whose files are replaced together, once all are complete.
+
+    `write_folder` makes one. At any moment it has the old files or the new ones, or no
+    ``config.json``, without which no model is read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"folder: expected a path, got {type(path).__name__}")
+        self.path = Path(path)
+        self.entry = os.path.realpath(self.path / MODEL_FILES[0])
+        self.hidden = _temporary(self.entry)
+        # New files by what they replace; None where a file is removed.
+        self.staged: dict[str, str | None] = {}
+
+    def __fspath__(self) -> str:
+        """Return the path, so that models write to it, too."""
+        return os.fspath(self.path)
+
+    def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
+        """Let `fill` write a file, which waits for the others."""
+        path = self.path / name
+        os.makedirs(path.parent, exist_ok=True)
+        write_whole(path, fill, self._stage)
+        unfinished.update(filter(None, self.staged.values()))
+
+    def _stage(self, temporary: str, target: str) -> None:
+        if (before := self.staged.get(target)) is not None:
+            os.unlink(before)
+        self.staged[target] = temporary
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there, when the others are replaced."""
+        self.staged[os.path.realpath(self.path / name)] = None
+
+    def replace(self) -> None:
+        """Replace the files, or none if that of the first one fails."""
+        try:
+            self._replace()
+        except Exception:
+            raise
+        except BaseException:
+            self._replace()  # an interrupt comes too late
+            raise
+
+    def _replace(self) -> None:
+        """Replace the files that have not been replaced yet."""
+        names = sorted(self.staged, key=lambda target: target == self.entry)
+        entry, is_first = self.staged.get(self.entry), True
+        if entry is not None and os.path.exists(entry) and os.path.exists(self.entry):
+            os.replace(self.entry, self.hidden)
+        for target in names:
+            temporary = self.staged[target]
+            try:
+                if temporary is None:
+                    Path(target).unlink(missing_ok=True)
+                elif os.path.exists(temporary):
+                    os.replace(temporary, target)
+            except OSError:
+                if is_first and os.path.exists(self.hidden):
+                    os.replace(self.hidden, self.entry)
+                raise
+            is_first = False
+        Path(self.hidden).unlink(missing_ok=True)
+        unfinished.difference_update(filter(None, self.staged.values()))
+
+    def discard(self) -> None:
+        """Remove the files that have replaced nothing."""
+        for temporary in filter(None, self.staged.values()):
+            Path(temporary).unlink(missing_ok=True)
+            unfinished.discard(temporary)
+
+
+def write_folder(
+    folder: str | os.PathLike[str], write: Callable[[Folder], object]
+) -> None:
+    """Let `write` fill a folder, whose files are replaced once all are complete.
+
+    A `Folder` that is being filled already gets more files. After an error the folder
+    is unchanged, after an interrupt it is unchanged or complete.
+    """
+    if isinstance(folder, Folder):
+        write(folder)
+        return
+    place = Folder(folder)
+    try:
+        write(place)
+        place.replace()
+    except BaseException:
+        place.discard()
+        raise
+
+
 def write_whole(
-    path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
+    path: str | os.PathLike[str],
+    write: Callable[[BinaryIO], object],
+    replace: Callable[[str, str], object] | None = None,
 ) -> None:
     """Let `write` fill a new file, which replaces `path` once it is complete.
 
     It has the mode of the existing file, or that of new files. After an error or an
     interrupt the file is either unchanged or complete, and no other file is left.
+    `replace` is what happens to the complete file and `path`.
     """
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise TypeError(f"path: expected a path, got {type(given).__name__}")
     target = os.path.realpath(given)
-    # A new name each time, so that leftovers of a killed process do not interfere.
-    temporary = os.path.join(
-        os.path.dirname(target), f".attnpy-{secrets.token_hex(8)}.tmp"
-    )
+    temporary = _temporary(target)
     try:
         unfinished.add(temporary)
         mode = _mode_of(target)
@@ -80,7 +174,7 @@ def write_whole(
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)
             write(file)
-        os.replace(temporary, target)
+        (os.replace if replace is None else replace)(temporary, target)
         unfinished.discard(temporary)
     except BaseException as error:
         # Done first: a second interrupt cannot come before it.
@@ -93,6 +187,14 @@ def write_whole(
         if isinstance(error, OSError) and error.errno and error.filename in names:
             raise OSError(error.errno, error.strerror, given) from error
         raise
+
+
+def _temporary(target: str) -> str:
+    """Return the name of a file that is to take another one's place.
+
+    A new one each time, so that leftovers of a killed process do not interfere.
+    """
+    return os.path.join(os.path.dirname(target), f".attnpy-{secrets.token_hex(8)}.tmp")
 
 
 def _mode_of(path: str) -> int | None:

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import families, sentences
+from support import families, rerankers, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.sentences import LONG, TEXTS, write_scorer
@@ -113,6 +113,62 @@ def test_options_are_judged(tmp_path):
         write_scorer(tmp_path, n_labels=2, config=config)
         with pytest.raises(ValueError, match=words):
             read(tmp_path)
+
+
+@pytest.mark.parametrize("function", ["softmax", "sigmoid", "none"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "deberta-v2"])
+def test_what_is_saved_is_read_again_here_and_there(tmp_path, kind, function):
+    (tmp_path / "a").mkdir()
+    write_scorer(tmp_path / "a", kind, 3, truncation_side="left")
+    read_first = TextClassifier.from_pretrained(tmp_path / "a")
+    names = {"label_names": ["x", "y", "z"], "truncation_side": "left"}
+    parts = read_first.model, read_first.tokenizer
+    ours = TextClassifier(*parts, function=function, max_length=12, **names)
+    ours.save_pretrained(tmp_path / "b")
+    assert read_first.model.config["id2label"]["0"] == "LABEL_0"
+    again = TextClassifier.from_pretrained(tmp_path / "b")
+    assert repr(again) == repr(ours)
+    assert again.tokenizer.truncation == ours.tokenizer.truncation
+    assert_same_bits(again.scores(ALL), ours.scores(ALL))
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    kind = transformers.AutoModelForSequenceClassification
+    model = kind.from_pretrained(tmp_path / "b")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
+    assert model.config.id2label == {0: "x", 1: "y", 2: "z"}
+    assert (tokenizer.model_max_length, tokenizer.truncation_side) == (12, "left")
+    ours.function = "none"
+    for text in ALL:
+        given = tokenizer(text, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            expected = model(**given).logits[0].numpy()
+        np.testing.assert_allclose(ours.scores(text), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_folder_that_would_say_other_things_is_refused(tmp_path):
+    write_scorer(tmp_path)
+    classifier = TextClassifier.from_pretrained(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "modules.json").write_text("[]")
+    with refused(ValueError, "folder"):
+        classifier.save_pretrained(tmp_path / "b")
+    with refused(TypeError, "folder"):
+        classifier.save_pretrained(3)
+    with refused(ValueError, "function"):
+        TextClassifier(
+            classifier.model, classifier.tokenizer, function="softmax"
+        ).save_pretrained(tmp_path / "c")
+    classifier.save_pretrained(tmp_path)  # in its own place
+
+
+def test_one_of_a_language_model_may_be_saved(tmp_path):
+    (tmp_path / "a").mkdir()
+    rerankers.write(tmp_path / "a", n_labels=2)
+    ours = TextClassifier.from_pretrained(tmp_path / "a")
+    ours.save_pretrained(tmp_path / "b")
+    again = TextClassifier.from_pretrained(tmp_path / "b")
+    assert repr(again) == repr(ours)
+    assert_same_bits(again.scores(TEXTS[:2]), ours.scores(TEXTS[:2]))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in families.ENCODERS if kind != "new"])

@@ -1,15 +1,19 @@
 """Encoders of texts, saved: read again here and by sentence-transformers."""
 
+import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support import gguf_files, rerankers, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
+from support.interrupts import interrupted_everywhere
 from support.sentences import PAIRS, TEXTS
 
+from attnpy import _files
 from attnpy.models import BertEncoder, CrossEncoder, SentenceEncoder
 from attnpy.models._pooling import MODES
 
@@ -197,3 +201,128 @@ def test_what_a_folder_cannot_say_is_refused(tmp_path):
     with refused(ValueError, "activation_fn"):
         scorer.save_pretrained(tmp_path / "b")
     assert not os.path.exists(tmp_path / "b")
+
+
+# ---- Saves that do not end -----------------------------------------------------------
+
+
+@pytest.fixture
+def saves(tmp_path):
+    """A folder, what saves an old and a new encoder there, and what is found there."""
+    encoders = []
+    for name, pooling in (("old", "mean"), ("new", "cls")):
+        (tmp_path / name).mkdir()
+        size = {"hidden_size": 12 if name == "old" else 9}
+        mode = {"pooling_mode": pooling}
+        sentences.write(tmp_path / name, "bert", mode, ("Normalize",), changes=size)
+        encoders.append(SentenceEncoder.from_pretrained(tmp_path / name))
+    expected = [encoder.encode(TEXTS[0]).tolist() for encoder in encoders]
+
+    def found():
+        """Return 0 for the old encoder, 1 for the new one, None for no model."""
+        if not (tmp_path / "f" / "config.json").exists():
+            with pytest.raises(FileNotFoundError):
+                SentenceEncoder.from_pretrained(tmp_path / "f")
+            return None
+        encoder = SentenceEncoder.from_pretrained(tmp_path / "f")
+        return expected.index(encoder.encode(TEXTS[0]).tolist())
+
+    old, new = encoders
+    old.save_pretrained(tmp_path / "f")
+    return tmp_path / "f", old.save_pretrained, new.save_pretrained, found
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class KilledError(BaseException):
+    """The end of a process, after which nothing of it runs."""
+
+
+def test_a_save_that_is_killed_leaves_the_old_model_or_the_new_or_none(
+    saves, monkeypatch
+):
+    folder, save_old, save_new, found = saves
+    states, calls = [], {name: getattr(os, name) for name in ("replace", "unlink")}
+    while not states or states[-1] != "whole":
+        left = len(states)
+
+        def counted(name, *paths):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KilledError
+            calls[name](*paths)
+
+        for name in calls:
+            monkeypatch.setattr(os, name, lambda *paths, n=name: counted(n, *paths))
+        try:
+            save_new(folder)
+        except KilledError:
+            states.append(None)
+        else:
+            states.append("whole")
+        monkeypatch.undo()
+        states[-1] = states[-1] or found()
+        save_old(folder)
+        assert found() == 0
+    assert states[0] == 0
+    # One replacement hides the old model, the last shows the new one.
+    assert states[1:-2] == [None] * 8
+    assert states[-2:] == [1, "whole"]
+
+
+def test_a_save_that_is_interrupted_leaves_the_old_model_or_the_new(saves):
+    folder, save_old, save_new, found = saves
+    only = str(Path(_files.__file__))
+    states, names = [], names_in(folder)
+    for interrupted in interrupted_everywhere(lambda: save_new(folder), files=(only,)):
+        states.append(found())
+        assert interrupted or states[-1] == 1
+        if states[-1] == 1:
+            save_old(folder)
+        left = [name for name in names_in(folder) if name not in names]
+        assert len(left) <= 1  # where the interrupt was in the removal of it
+        for name in left:
+            (folder / name).unlink()
+    assert states == sorted(states)
+
+
+@pytest.mark.parametrize("kind", ["disk", "replacement"])
+def test_a_save_that_fails_changes_nothing(saves, monkeypatch, kind):
+    folder, _, save_new, found = saves
+    before, n = contents(folder), 0
+    if kind == "replacement":
+
+        def failing(source, target):
+            if not target.endswith((".tmp", "config.json")):
+                raise PermissionError(errno.EACCES, "in use", target)
+            os.rename(source, target)
+
+        monkeypatch.setattr(os, "replace", failing)
+        with pytest.raises(PermissionError):
+            save_new(folder)
+        assert contents(folder) == before
+        return
+    while True:
+        left = n
+
+        def opened(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, "no space left", arguments[0])
+            return open(*arguments, **options)
+
+        monkeypatch.setattr(_files, "open", opened, raising=False)
+        try:
+            save_new(folder)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+        else:
+            break
+        assert contents(folder) == before
+        n += 1
+    assert n == len(before)
+    assert found() == 1

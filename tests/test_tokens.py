@@ -76,6 +76,43 @@ def test_words_are_those_of_the_models_scores(filler):
     assert [len(x) for x in filler.predict(MASKED[1])] == [5, 5]
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_what_is_saved_is_read_again_here_and_there(tmp_path, kind):
+    write_with_head(tmp_path, kind, token_classifier=True)
+    first = TokenClassifier.from_pretrained(tmp_path)
+    names = [*"abcde"]
+    ours = TokenClassifier(first.model, first.tokenizer, label_names=names)
+    ours.save_pretrained(tmp_path / "b")
+    again = TokenClassifier.from_pretrained(tmp_path / "b")
+    assert repr(again) == repr(ours)
+    assert again.predict(TEXTS) == ours.predict(TEXTS)
+    write_with_head(tmp_path, kind, masked_words=True)
+    filler = FillMask.from_pretrained(tmp_path, max_length=9)
+    filler.save_pretrained(tmp_path / "c")
+    filled = FillMask.from_pretrained(tmp_path / "c")
+    assert repr(filled) == repr(filler)
+    assert filled.predict(MASKED) == filler.predict(MASKED)
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "c")
+    assert (tokenizer.mask_token, tokenizer.model_max_length) == (MASK, 9)
+    for place, owner, reader, score in (
+        ("b", "TokenClassification", ours, ours.model.classify_tokens),
+        ("c", "MaskedLM", filler, filler.model.logits),
+    ):
+        kind = getattr(transformers, f"AutoModelFor{owner}")
+        model = kind.from_pretrained(tmp_path / place)
+        for text in MASKED:
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            assert ids[0].tolist() == reader.tokenizer.encode(text).ids
+            with torch.no_grad():
+                expected = model(ids).logits[0].numpy()
+            found = score(reader.model(ids[0].numpy()))
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    kind = transformers.AutoModelForTokenClassification
+    assert kind.from_pretrained(tmp_path / "b").config.id2label[4] == "e"
+
+
 def test_copies_and_pickles_do_the_same(tagger, filler):
     for model, text in ((tagger, TEXTS[0]), (filler, MASKED[0])):
         expected = model.predict(text)

@@ -16,7 +16,7 @@ from attnpy.checkpoints.files import DTYPES, OTHERS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
     from numpy.typing import NDArray
@@ -31,8 +31,9 @@ def write(
     path: str | os.PathLike[str],
     tensors: Mapping[str, Array],
     metadata: Mapping[str, str],
+    write_file: Callable[[Any, Callable[[BinaryIO], object]], object] = write_whole,
 ) -> None:
-    """Write arrays by name, and texts by name."""
+    """Write arrays by name, and texts by name, into a file."""
     arrays = {name: _judged(name, array) for name, array in tensors.items()}
     # The widest first, so that each array begins at a multiple of its item.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
@@ -58,7 +59,7 @@ def write(
         for name in names:
             file.write(_data(arrays[name]).data)
 
-    write_whole(path, fill)
+    write_file(path, fill)
 
 
 def _judged(name: str, values: Array) -> Array:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from attnpy._families import FAMILIES
-from attnpy._files import write_whole
+from attnpy._files import Folder, write_folder
 from attnpy.checkpoints.exporting import exported
 from attnpy.checkpoints.loading import heads_of
 from attnpy.checkpoints.writing import write
 from attnpy.models import _hf_config
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Collection, Mapping
 
     from attnpy._families.declaration import Declaration, Family
@@ -51,8 +50,6 @@ def save(
             "config: expected that of a model of from_config or from_pretrained, got "
             "none"
         )
-    if not isinstance(folder, str | os.PathLike):
-        raise TypeError(f"folder: expected a path, got {type(folder).__name__}")
     config = {"model_type": "bert", **model.config}
     _check_unchanged(model, again(config))
     family = FAMILIES[config["model_type"]]
@@ -66,17 +63,21 @@ def save(
         stem = family.classes[0].removesuffix("Model")
         owner = f"{stem}{head}" if head else family.classes[1]
     config |= {"architectures": [owner], "torch_dtype": dtype}
-    place = Path(folder)
-    os.makedirs(place, exist_ok=True)
     tensors = _weights(model, family, head is not None, preferred)
-    write(place / "model.safetensors", tensors, PYTORCH)
-    write_json(place / "config.json", config)
     stop = getattr(model, "stop", None)
     if generation is None and stop is not None:
         generation = {"eos_token_id": list(stop) or None}
+    files = {"config.json": config}
     if generation is not None:
         kept = {name: config[name] for name in OTHER_TOKENS if name in config}
-        write_json(place / "generation_config.json", {**kept, **generation})
+        files["generation_config.json"] = {**kept, **generation}
+
+    def write_files(place: Folder) -> None:
+        write("model.safetensors", tensors, PYTORCH, place.write)
+        for name, content in files.items():
+            write_json(place, name, content)
+
+    write_folder(folder, write_files)
 
 
 # What Transformers asks of safetensors files; tokens that generation uses there.
@@ -84,10 +85,16 @@ PYTORCH = {"format": "pt"}
 OTHER_TOKENS = "bos_token_id", "pad_token_id"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    text = json.dumps(content, indent=2, default=_plain) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+def write_json(
+    place: Folder, name: str, content: Mapping[str, Any] | list[Any]
+) -> None:
+    """Write a JSON file of a folder."""
+    write_text(place, name, json.dumps(content, indent=2, default=_plain) + "\n")
+
+
+def write_text(place: Folder, name: str, text: str) -> None:
+    """Write a file of a folder."""
+    place.write(name, lambda file: file.write(text.encode()))
 
 
 def _plain(value: object) -> object:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attnpy._files import write_whole
+from attnpy._files import Folder, write_folder
 from attnpy._quoting import quoted
 from attnpy.checkpoints.writing import write
 from attnpy.models import _classifier_folder, _sentence_folder
 from attnpy.models._pooling import Dense, Normalize
-from attnpy.models._saving import PYTORCH, write_json
+from attnpy.models._saving import PYTORCH, write_json, write_text
+from attnpy.models._text_saving import Reader, save_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import os
+    from collections.abc import Mapping
 
     from attnpy._typing import Array
 
@@ -25,12 +24,9 @@ MODULES = "sentence_transformers.models."
 SCORES = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
 
 
-class Encoder(Protocol):
+class Encoder(Reader, Protocol):
     """What `SentenceEncoder` and `CrossEncoder` have in common."""
 
-    model: Any
-    tokenizer: Any
-    max_length: int
     prompts: dict[str, str]
     default_prompt_name: str | None
 
@@ -66,21 +62,27 @@ def save(encoder: Embedder, folder: str | os.PathLike[str]) -> None:
                 "steps: expected those of a folder, Dense and Normalize, got "
                 f"{type(step).__name__}"
             )
-    place = _save_parts(encoder, folder, ["input_ids", "attention_mask"])
+    write_folder(folder, lambda place: _write(encoder, place))
+
+
+def _write(encoder: Embedder, place: Folder) -> None:
+    save_parts(encoder, place, ["input_ids", "attention_mask"])
     names = ["Pooling", *(type(step).__name__ for step in encoder.steps)]
     places = [f"{i}_{name}" for i, name in enumerate(names, 1)]
     kinds = [MODULES + name for name in ("Transformer", *names)]
     _write_modules(place, dict(zip(("", *places), kinds, strict=True)))
-    write_json(place / places[0] / "config.json", _pooling(encoder))
+    write_json(place, f"{places[0]}/config.json", _pooling(encoder))
     for name, step in zip(places[1:], encoder.steps, strict=True):
         if isinstance(step, Dense):
-            _write_dense(place / name, step)
+            _write_dense(place, name, step)
     write_json(
-        place / "sentence_bert_config.json",
+        place,
+        "sentence_bert_config.json",
         {"max_seq_length": encoder.max_length, "do_lower_case": False},
     )
     write_json(
-        place / "config_sentence_transformers.json",
+        place,
+        "config_sentence_transformers.json",
         {
             "model_type": "SentenceTransformer",
             **_prompts(encoder),
@@ -102,6 +104,11 @@ def save_scorer(encoder: Scorer, folder: str | os.PathLike[str]) -> None:
             f"activation_fn: expected one of {', '.join(activations)}, got "
             f"{quoted(encoder.activation_fn)}"
         )
+    name = activations[encoder.activation_fn]
+    write_folder(folder, lambda place: _write_scorer(encoder, place, name))
+
+
+def _write_scorer(encoder: Scorer, place: Folder, activation: str) -> None:
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     if not encoder.token_types:
         inputs.remove("token_type_ids")
@@ -111,7 +118,7 @@ def save_scorer(encoder: Scorer, folder: str | os.PathLike[str]) -> None:
         for name in (f"{kind}_token" for kind in _sentence_folder.SPECIAL)
         if name in variables
     }
-    place = _save_parts(encoder, folder, inputs, special)
+    save_parts(encoder, place, inputs, special)
     task, modules = _classifier_folder.SCORES, {"": f"{MODULES}Transformer"}
     if encoder.true_token_id is not None:
         task, modules["1_LogitScore"] = _classifier_folder.TOKENS, SCORES
@@ -119,7 +126,7 @@ def save_scorer(encoder: Scorer, folder: str | os.PathLike[str]) -> None:
     if encoder.true_token_id is not None:
         names = "true_token_id", "false_token_id"
         tokens = {name: getattr(encoder, name) for name in names}
-        write_json(place / "1_LogitScore" / "config.json", tokens)
+        write_json(place, "1_LogitScore/config.json", tokens)
     by_text = {"method": "forward", "method_output_name": task.method_output}
     said: dict[str, Any] = {
         "transformer_task": task.name,
@@ -127,65 +134,27 @@ def save_scorer(encoder: Scorer, folder: str | os.PathLike[str]) -> None:
         "modality_config": {"text": by_text},
         "max_seq_length": encoder.max_length,
     }
-    template = place / "chat_template.jinja"
+    template = "chat_template.jinja"
     if encoder.chat_template is not None:
         message = {**by_text, "format": encoder.message_format}
         said["modality_config"]["message"] = message
         said["processing_kwargs"] = {"chat_template": variables}
-        _write_text(template, encoder.chat_template)
-    elif template.exists():
-        template.unlink()
-    write_json(place / "sentence_bert_config.json", said)
+        write_text(place, template, encoder.chat_template)
+    else:
+        place.remove(template)
+    write_json(place, "sentence_bert_config.json", said)
     write_json(
-        place / "config_sentence_transformers.json",
+        place,
+        "config_sentence_transformers.json",
         {
             "model_type": "CrossEncoder",
-            "activation_fn": activations[encoder.activation_fn],
+            "activation_fn": activation,
             **_prompts(encoder),
         },
     )
 
 
 # ---- What both have ------------------------------------------------------------------
-
-
-def _save_parts(
-    encoder: Encoder,
-    folder: str | os.PathLike[str],
-    inputs: Sequence[str],
-    special: Mapping[str, str] | None = None,
-) -> Path:
-    """Write the model and its tokenizer, and return the folder."""
-    encoder.model.save_pretrained(folder)
-    place, tokenizer = Path(folder), encoder.tokenizer
-    _write_text(place / "tokenizer.json", tokenizer.to_str(pretty=True))
-    side = (tokenizer.truncation or {}).get("direction")
-    side = getattr(encoder, "truncation_side", side)
-    config: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": encoder.max_length,
-        "model_input_names": [*inputs],
-        "truncation_side": side,
-        "padding_side": "right",
-        **(special or {}),
-    }
-    if (token := _padding(encoder)) is not None:
-        config.setdefault("pad_token", token)
-    write_json(place / "tokenizer_config.json", config)
-    return place
-
-
-def _padding(encoder: Encoder) -> str | None:
-    """Return the token that pads texts there, which changes none of their vectors."""
-    config = encoder.model.config or {}
-    for name in ("pad_token_id", "eos_token_id"):
-        number = config.get(name)
-        number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and number >= 0:
-            token: str | None = encoder.tokenizer.id_to_token(number)
-            if token is not None:
-                return token
-    return None
 
 
 def _prompts(encoder: Encoder) -> dict[str, Any]:
@@ -210,23 +179,24 @@ def _pooling(encoder: Embedder) -> dict[str, Any]:
     return {**found, "pooling_mode": [*encoder.pooling]}
 
 
-def _write_modules(folder: Path, modules: Mapping[str, str]) -> None:
+def _write_modules(place: Folder, modules: Mapping[str, str]) -> None:
     """Write which modules there are, by their folders, and make these."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": kind}
         for i, (path, kind) in enumerate(modules.items())
     ]
     for path in modules:
-        os.makedirs(folder / path, exist_ok=True)
-    _write_text(folder / "modules.json", json.dumps(listed, indent=2) + "\n")
+        (place.path / path).mkdir(exist_ok=True)
+    write_json(place, "modules.json", listed)
 
 
-def _write_dense(folder: Path, step: Dense) -> None:
+def _write_dense(place: Folder, folder: str, step: Dense) -> None:
     """Write a linear step."""
     names = {ours: theirs for theirs, ours in _sentence_folder.ACTIVATIONS.items()}
     n_in, n_out = step.weight.shape
     write_json(
-        folder / "config.json",
+        place,
+        f"{folder}/config.json",
         {
             "in_features": n_in,
             "out_features": n_out,
@@ -237,9 +207,4 @@ def _write_dense(folder: Path, step: Dense) -> None:
     tensors: dict[str, Array] = {"linear.weight": step.weight.T}
     if step.bias is not None:
         tensors["linear.bias"] = step.bias
-    write(folder / "model.safetensors", tensors, PYTORCH)
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    write_whole(path, lambda file: file.write(text.encode()))
+    write(f"{folder}/model.safetensors", tensors, PYTORCH, place.write)

@@ -11,6 +11,7 @@ from attnpy import _checks, _keywords, _parameters, _pickles, _repr
 from attnpy._softmax import softmax
 from attnpy.models import (
     _hf_config,
+    _text_saving,
     _text_scores,
     _texts,
 )
@@ -200,6 +201,33 @@ class TextClassifier:
             function=said if function is None else function,
             **read.cut,
         )
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced together: those
+            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            ``tokenizer_config.json``. The
+            configuration has `label_names`, and `function` as ``problem_type``.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model cannot be saved, as its own `save_pretrained` says; if the
+            folder has a ``modules.json`` or ``sentence_bert_config.json``;
+            if the function of one label is "softmax".
+
+        Notes
+        -----
+        What is read again gives the same bits, but for a quantised model, which is
+        saved with the numbers that its integers stand for.
+        """
+        _text_saving.save(self, folder, labels=self.label_names, function=self.function)
 
     @property
     def num_labels(self) -> int:

@@ -523,7 +523,7 @@ class EncoderDecoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced, each as a whole:
+            Made if it is not there. Files of these names are replaced together:
             ``config.json``, that of which the model was made; ``model.safetensors``, in
             the model's dtype; ``generation_config.json``, with `start`, `stop` and
             `generation`.

@@ -378,7 +378,7 @@ class CrossEncoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced, each as a whole:
+            Made if it is not there. Files of these names are replaced together:
             those of the model's own `save_pretrained`, ``tokenizer.json``,
             ``tokenizer_config.json``, ``modules.json``, ``sentence_bert_config.json``,
             ``config_sentence_transformers.json``; with a template also

@@ -13,6 +13,7 @@ from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import (
     _hf_config,
     _sentence_folder,
+    _text_saving,
     _text_scores,
     _texts,
 )
@@ -201,6 +202,33 @@ class TokenClassifier:
             ignore_labels=ignore_labels,
             **read.cut,
         )
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced together: those
+            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            ``tokenizer_config.json``. The
+            configuration has `label_names`.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model cannot be saved, as its own `save_pretrained` says; if the
+            folder has a ``modules.json`` or ``sentence_bert_config.json``.
+
+        Notes
+        -----
+        What is read again gives the same bits, but for a quantised model, which is
+        saved with the numbers that its integers stand for.
+        `ignore_labels` is not in such a folder.
+        """
+        _text_saving.save(self, folder, labels=self.label_names)
 
     def predict(
         self,
@@ -485,6 +513,32 @@ class FillMask:
         token = _sentence_folder.Fields(path).rest.get("mask_token")
         token = token.get("content") if isinstance(token, Mapping) else token
         return cls(read.model, read.tokenizer, mask_token=token, **read.cut)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder that Transformers reads, and `from_pretrained`.
+
+        Parameters
+        ----------
+        folder : str or path
+            Made if it is not there. Files of these names are replaced together: those
+            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            ``tokenizer_config.json``. This
+            has `mask_token`.
+
+        Raises
+        ------
+        TypeError
+            If `folder` is no path.
+        ValueError
+            If the model cannot be saved, as its own `save_pretrained` says; if the
+            folder has a ``modules.json`` or ``sentence_bert_config.json``.
+
+        Notes
+        -----
+        What is read again gives the same bits, but for a quantised model, which is
+        saved with the numbers that its integers stand for.
+        """
+        _text_saving.save(self, folder, special={"mask_token": self.mask_token})
 
     def predict(
         self,

@@ -684,17 +684,21 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     )
     assert_type(read.label_names, tuple[str, ...])
     read.quantize(bits=4)
+    read.save_pretrained("other")
     model.predict(3)  # wrong
     attnpy.models.TextClassifier(bert, tokenizer, function="tanh")  # wrong
     tagger = attnpy.models.TokenClassifier(bert, tokenizer, ignore_labels=[])
     tagger.predict(["a", "b"], aggregation_strategy="simple", batch_size=8)
     tagger.predict("a", aggregation_strategy="word")  # wrong
+    tagger.save_pretrained("other")
     attnpy.models.TokenClassifier.from_pretrained(
         "folder", ignore_labels=["O"], weights="int4"
     ).quantize()
     filler = attnpy.models.FillMask(bert, tokenizer, mask_token="[MASK]")
     filler.predict("a [MASK]", top_k=3)
     filler.predict("a [MASK]", top_k="3")  # wrong
+    filler.save_pretrained("other")
+    filler.save_pretrained(3)  # wrong
     several = attnpy.models.M3Encoder.from_pretrained("bge-m3", max_length=512)
     several.quantize(bits=8, group="column", activations="int8")
     several.quantize(bits=2)  # wrong
