@@ -192,6 +192,7 @@ def activate(
     tier: str | None = None,
     /,
 ) -> Array: ...
+def cast(x: Array, like: Array, num_threads: int | None, /) -> Array: ...
 def activate_vjp(
     grad_output: ArrayLike,
     x: ArrayLike,

@@ -184,6 +184,7 @@ def run_existing(
     lengths: NDArray[np.int64] | None,
     run: Callable[[Array, NDArray[np.int64] | None], Array | ModelOutput],
     table: Array,
+    num_threads: int | None,
     cached: bool = False,
 ) -> Array | ModelOutput:
     """Run the existing tokens of (L, E) or (B, L, E) as packed sequences.
@@ -199,7 +200,7 @@ def run_existing(
         exists = exists.reshape(tokens.shape[:-1])
     result = run(tokens if exists is None else tokens[exists], starts)
     if not isinstance(result, ModelOutput):
-        return _unpacked(result, exists, table)
+        return _unpacked(result, exists, table, num_threads)
     weights, states = result.weights, result.hidden_states
     cross_weights = result.cross_weights
     if weights is not None and exists is not None:
@@ -207,8 +208,8 @@ def run_existing(
     if cross_weights is not None and exists is not None:
         cross_weights = _padded(cross_weights, exists.shape, True)
     if states is not None:
-        states = _unpacked(states, exists, table)
-    output = _unpacked(result.output, exists, table)
+        states = _unpacked(states, exists, table, num_threads)
+    output = _unpacked(result.output, exists, table, num_threads)
     return ModelOutput(output, weights, cross_weights, states)
 
 
@@ -291,10 +292,16 @@ def _padded_states(states: Array, exists: NDArray[np.bool_] | None) -> Array:
     return padded
 
 
-def _unpacked(states: Array, exists: NDArray[np.bool_] | None, table: Array) -> Array:
+def _unpacked(
+    states: Array,
+    exists: NDArray[np.bool_] | None,
+    table: Array,
+    num_threads: int | None,
+) -> Array:
     """Return vectors (..., T, E) in the places that exist, in the table's dtype."""
-    states = _padded_states(states, exists)
-    return states.astype(table.dtype) if is_mixed(table) else states
+    if is_mixed(table):
+        states = _attnpy.cast(states, np.empty((), table.dtype), num_threads)
+    return _padded_states(states, exists)
 
 
 def _padded(weights: Array, shape: tuple[int, ...], cached: bool) -> Array:

@@ -937,7 +937,7 @@ class BertEncoder:
             tokens = self._projected(tokens, num_threads)
             existing = None if ends is None else ends[part]
             return _embedding.run_existing(
-                tokens, existing, encode, self.token_embedding
+                tokens, existing, encode, self.token_embedding, num_threads
             )
 
         if return_weights or return_hidden_states:

@@ -810,7 +810,9 @@ class CausalDecoder(sampling.LanguageModel):
             )
 
         cached = caches is not None
-        return _embedding.run_existing(tokens, ends, run, self.token_embedding, cached)
+        return _embedding.run_existing(
+            tokens, ends, run, self.token_embedding, num_threads, cached
+        )
 
     def new_caches(
         self,

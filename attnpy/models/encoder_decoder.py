@@ -632,7 +632,9 @@ class EncoderDecoder:
                 num_threads=num_threads,
             )
 
-        return _embedding.run_existing(tokens, ends, run, self.token_embedding)
+        return _embedding.run_existing(
+            tokens, ends, run, self.token_embedding, num_threads
+        )
 
     def project_context(
         self,
@@ -773,7 +775,9 @@ class EncoderDecoder:
             )
 
         cached = caches is not None
-        return _embedding.run_existing(tokens, ends, run, self.token_embedding, cached)
+        return _embedding.run_existing(
+            tokens, ends, run, self.token_embedding, num_threads, cached
+        )
 
     @overload
     def __call__(

@@ -617,7 +617,7 @@ class ImageEncoder:
         def run(part: slice | EllipsisType) -> Array | ModelOutput:
             """Return the encoder's result for a part of the batch."""
             tokens = self._embed(pictures[part], num_threads)
-            return _embedding.run_existing(tokens, None, encode, table)
+            return _embedding.run_existing(tokens, None, encode, table, num_threads)
 
         def encode(tokens: Array, _: object) -> Array | ModelOutput:
             return self.encoder(

@@ -1,4 +1,4 @@
-/* activate() and activate_vjp(). */
+/* activate(), cast() and activate_vjp(). */
 #include "python/activate.h"
 
 #include "python/arrays.h"
@@ -140,6 +140,39 @@ run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
     return result;
 }
 
+PyDoc_STRVAR(cast_doc,
+             "cast(x, like, num_threads, /)\n--\n\nNumbers of float32 or 16 bits in "
+             "the dtype of another array, which is one of these.");
+
+static PyObject *
+cast(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
+{
+    activate_call c = {0};
+    attn_activate_problem p = {.activation = ATTN_IDENTITY};
+    attn_call call = {0};
+    PyObject *result = NULL;
+    int type = n_arguments > 1 ? py_type_number(arguments[1]) : -1;
+
+    (void)module;
+    if (py_check_count(n_arguments, 3, 3) < 0 ||
+        py_threads_or_default(arguments[2], &call.n_threads) < 0 ||
+        py_parse_tier(Py_None, &call.tier) < 0) {
+        return NULL;
+    }
+    if (!py_storage_of(type, &p.output.dtype) || py_real_type(type) != NPY_FLOAT) {
+        PyErr_SetString(PyExc_TypeError, "like: expected float32 or 16 bits");
+    } else if (py_as_array(arguments[0], "x", &c.x) == 0 &&
+               set_arrays(&c, type, &p) == 0) {
+        if (p.x.dtype == ATTN_F64) {
+            (void)py_fail_dtype(c.x, "x", "float32 or 16 bits");
+        } else if (compute(&p, &call) == 0) {
+            result = Py_NewRef((PyObject *)c.output);
+        }
+    }
+    release_call(&c);
+    return result;
+}
+
 PyDoc_STRVAR(activate_doc,
              "activate(x, activation, times=None, num_threads=None, tier=None, /)\n--"
              "\n\nThe activation of numbers, times others, in the promoted dtype of x "
@@ -185,6 +218,7 @@ activate_vjp(PyObject *module, PyObject *const *arguments, Py_ssize_t n_argument
 
 PyMethodDef py_activate_methods[] = {
     {"activate", PY_FUNCTION(activate), METH_FASTCALL, activate_doc},
+    {"cast", PY_FUNCTION(cast), METH_FASTCALL, cast_doc},
     {"activate_vjp", PY_FUNCTION(activate_vjp), METH_FASTCALL, activate_vjp_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -179,6 +179,7 @@ def right_calls(n=3, d=4, dtype=np.float32):
             (ones(2, n, d), np.ones((2, n, d), np.int8), ones(2, n), 1)
         ],
         "activate": [(ones(2, n, d), "gelu", ones(2, n, d), 1, None)],
+        "cast": [(ones(2, n, d), np.ones((), np.float16), 1)],
         "activate_vjp": [
             (ones(2, n, d), ones(2, n, d), "gelu", ones(2, n, d), 1, None)
         ],
