@@ -313,7 +313,7 @@ def kin_of(config):
     return model, ours
 
 
-POOLED = ("roberta", "xlm-roberta", "mpnet", "albert")
+POOLED = ("roberta", "xlm-roberta", "camembert", "mpnet", "albert")
 
 
 @pytest.mark.quick
@@ -357,7 +357,7 @@ def test_rotary_encoders_give_their_vectors(kind, changes):
 @pytest.mark.parametrize("kind", KIN)
 def test_berts_kin_give_their_vectors_of_padded_texts(kind):
     model, ours = kin(kind)
-    padding = {"roberta": 1, "xlm-roberta": 3, "mpnet": 1}.get(kind, 0)
+    padding = {"xlm-roberta": 3, "roberta": 1, "camembert": 1, "mpnet": 1}.get(kind, 0)
     batch, mask = np.stack([IDS[:14], IDS[10:24]]), np.ones((2, 14), int)
     mask[1, 6:], batch[1, 6:] = 0, padding
     with torch.no_grad():
@@ -681,6 +681,7 @@ HEADS = {
     "gemma3_text": ["SequenceClassification"],
 }
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+CLASSES |= {"camembert": "Camembert"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
 CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
 CLASSES |= {"nomic_bert": "NomicBert", "gte": "Gte", "deberta-v2": "DebertaV2"}

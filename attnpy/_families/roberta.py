@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-RoBERTa: BERT, with other positions.
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT, with other positions.
 
 The token whose number is pad_token_id has no position of its own; the others' begin
 after it. The classifier has a matrix of its own in place of the pooler's.
@@ -70,4 +70,12 @@ XLM_ROBERTA = replace(
     model_type="xlm-roberta",
     title="XLM-RoBERTa",
     classes=("XLMRobertaModel", "XLMRobertaForSequenceClassification"),
+)
+
+# Of French; its folders have RoBERTa's names.
+CAMEMBERT = replace(
+    ROBERTA,
+    model_type="camembert",
+    title="CamemBERT",
+    classes=("CamembertModel", "CamembertForSequenceClassification"),
 )

@@ -52,6 +52,7 @@ TELLS_TYPES = {
 }
 CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+CLASSES |= {"camembert": "Camembert"}
 CLASSES |= {"nomic_bert": "Bert", "deberta": "Deberta", "deberta-v2": "DebertaV2"}
 
 

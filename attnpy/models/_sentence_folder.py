@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The file of the first module, which used to have a name for each kind of model.
 SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "xlm-roberta")
+    for kind in ("bert", "roberta", "distilbert", "xlm-roberta", "camembert", "albert")
 )
 # Of Dense: activations by the names of their classes.
 ACTIVATIONS = {

@@ -83,9 +83,9 @@ TABLES = "token_embedding", "position_embedding", "segment_embedding"
 class BertEncoder:
     """BERT: a vector for each token of a text, and scores of text or tokens if wanted.
 
-    RoBERTa, XLM-RoBERTa, DistilBERT, MPNet, ELECTRA, ALBERT and DeBERTa differ only in
-    positions, types and embeddings; ModernBERT, NomicBERT and GTE also in networks with
-    a gate, missing biases and the place of norms.
+    RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ELECTRA, ALBERT and DeBERTa
+    differ only in positions, types and embeddings; ModernBERT, NomicBERT and GTE also
+    in networks with a gate, missing biases and the place of norms.
 
     Parameters
     ----------
@@ -577,10 +577,10 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, distilbert, mpnet, electra,
-            albert, deberta, deberta-v2, modernbert, nomic_bert, gte or new. Keys that
-            do not change the computation are ignored, and all others are refused,
-            unless null.
+            bert (or left out), roberta, xlm-roberta, camembert, distilbert, mpnet,
+            electra, albert, deberta, deberta-v2, modernbert, nomic_bert, gte or new.
+            Keys that do not change the computation are ignored, and all others are
+            refused, unless null.
         pooler : bool, optional
             Add the pooler.
         classifier : bool, optional

@@ -44,6 +44,7 @@ ROBERTA = {
     "layer_norm_eps": 1e-5,
 }
 XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "pad_token_id": 3}
+CAMEMBERT = {**ROBERTA, "model_type": "camembert"}
 MPNET = {
     **{name: value for name, value in BERT.items() if name != "type_vocab_size"},
     "model_type": "mpnet",
@@ -117,7 +118,9 @@ DISENTANGLED = {config["model_type"]: config for config in (DEBERTA, DEBERTA_V2)
 GATED = {config["model_type"]: config for config in (MODERNBERT, NOMIC_BERT, GTE, NEW)}
 KIN = {
     config["model_type"]: config
-    for config in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, ELECTRA, ALBERT)
+    for config in (
+        *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MPNET, ELECTRA, ALBERT),
+    )
 }
 ENCODERS = {**KIN, **GATED, **DISENTANGLED}
 GPT2 = {
@@ -468,7 +471,7 @@ HEADS |= dict.fromkeys(DISENTANGLED, ("pooler.dense", "classifier", gelu))
 HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
-    ("roberta", "xlm-roberta", "mpnet"),
+    ("roberta", "xlm-roberta", "camembert", "mpnet"),
     ("classifier.dense", "classifier.out_proj", np.tanh),
 )
 
@@ -1289,7 +1292,8 @@ def _gated_states(w, config, ids, types):
 
 def _places(config, ids):
     """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
-    given = dict.fromkeys(("roberta", "xlm-roberta"), config.get("pad_token_id"))
+    kinds = "roberta", "xlm-roberta", "camembert"
+    given = dict.fromkeys(kinds, config.get("pad_token_id"))
     padding = {"mpnet": 1, **given}.get(config["model_type"])
     if padding is None:
         return np.arange(len(ids))

@@ -44,7 +44,9 @@ PARTIAL_AND_TWO_WAYS = {
     "bidirectional attention": {"use_bidirectional_attention": True},
 }
 REFUSED = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), RELATIVE),
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "camembert", "electra"), RELATIVE
+    ),
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
     "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
     "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
