@@ -7,19 +7,29 @@
 #include <float.h>
 
 /* The largest |x| of n numbers; any number or NaN if one of them is NaN. Zeros fill them up to a
- * multiple of NUMBERS, here and below. */
+ * multiple of NUMBERS, here and below. Maxima have no order: several do not wait for each other. */
 static float
 largest_of(const float *x, ptrdiff_t n)
 {
-    v_real most = v_set1(0);
+    enum { MAXIMA = 4 };
+    v_real most[MAXIMA];
+    ptrdiff_t k = 0;
 
-    for (ptrdiff_t k = 0; k < n; k += NUMBERS) {
-        UNROLLED for (int i = 0; i < NUMBERS; i += LANES)
+    UNROLLED for (int i = 0; i < MAXIMA; i++)
+    {
+        most[i] = v_set1(0);
+    }
+    for (; k + MAXIMA * LANES <= n; k += MAXIMA * LANES) {
+        UNROLLED for (int i = 0; i < MAXIMA; i++)
         {
-            most = v_max_size(v_load(x + k + i), most);
+            most[i] = v_max_size(v_load(x + k + i * LANES), most[i]);
         }
     }
-    return v_reduce_max(most);
+    for (; k < n; k += LANES) {
+        most[0] = v_max_size(v_load(x + k), most[0]);
+    }
+    return v_reduce_max(
+        v_max_size(v_max_size(most[0], most[1]), v_max_size(most[2], most[3])));
 }
 
 static bool
