@@ -1,7 +1,7 @@
 /* The product of many rows, for kernels that set HAS_MANY_ROWS. Columns of B are lanes, as for
  * few rows. A panel of ATTN_PANEL_COLUMNS columns is multiplied by GROUP_ROWS rows of A at a
- * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and idle
- * load slots prefetch what comes next. */
+ * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and steps
+ * prefetch what comes next. */
 #ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
@@ -60,8 +60,41 @@ typedef struct {
     const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
     ptrdiff_t n_steps;
     bool add;
-    line_prefetch next[2]; /* prefetched during the product */
+    line_prefetch
+        next[2]; /* prefetched during the product, of the second two lines at once */
 } many_rows_product;
+
+/* How often a product of so many steps prefetches: every second step is enough for all lines, and
+ * more prefetches of the same line delay the loads of A. */
+static INLINE ptrdiff_t
+prefetches_of(ptrdiff_t n_steps)
+{
+    return n_steps / 2 + n_steps % 2;
+}
+
+/* sum += the products of one step, of GROUP_ROWS operands of A at pointers and a row of B. */
+static INLINE void
+multiply_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const operand *b)
+{
+    v_operand x[PANEL_VECTORS];
+
+    UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
+    {
+        x[v] = v_load_operands(b + v * LANES);
+    }
+    add_step(sum, a, a_row, x, GROUP_ROWS, PANEL_VECTORS, POINTER_ROWS);
+}
+
+/* Moves pointers into A to the next step: in bytes, or there is a loop for steps of 1, and one for
+ * others. */
+static INLINE void
+move_on(const operand **a, ptrdiff_t a_step)
+{
+    UNROLLED for (int g = 0; g * POINTER_ROWS < GROUP_ROWS; g++)
+    {
+        a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
+    }
+}
 
 /* Never inlined, so that nothing else takes registers. */
 static ALIGNED ONE_COPY void
@@ -82,27 +115,20 @@ multiply_many_rows(const many_rows_product *w)
     {
         sum[k] = v_set1(0);
     }
-    for (ptrdiff_t t = 0; t < w->n_steps; t++, b += ATTN_PANEL_COLUMNS) {
-        v_operand x[PANEL_VECTORS];
-        UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
-        {
-            x[v] = v_load_operands(b + v * LANES);
-        }
+    for (ptrdiff_t left = w->n_steps; left > 0;
+         left -= 2, b += 2 * ATTN_PANEL_COLUMNS) {
         __builtin_prefetch(one, 0, 2);
-        __builtin_prefetch(other, 0, 2);
         one += w->next[0].step;
+        multiply_step(sum, a, a_row, b);
+        move_on(a, a_step);
+        if (left == 1) {
+            break;
+        }
+        __builtin_prefetch(other, 0, 2);
+        __builtin_prefetch(other + CACHE_LINE, 0, 2);
         other += w->next[1].step;
-        UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
-        {
-            const int r = k / PANEL_VECTORS;
-            v_operand y = v_set1_operand(a[r / POINTER_ROWS][r % POINTER_ROWS * a_row]);
-            sum[k] = v_dot(y, x[k % PANEL_VECTORS], sum[k]);
-        }
-        UNROLLED for (int g = 0; g * POINTER_ROWS < GROUP_ROWS; g++)
-        {
-            /* in bytes, or there is a loop for steps of 1, and one for others */
-            a[g] = (const operand *)(const void *)((const char *)a[g] + a_step);
-        }
+        multiply_step(sum, a, a_row, b + ATTN_PANEL_COLUMNS);
+        move_on(a, a_step);
     }
     if (w->add) {
         add_rows(sum, w->c, w->c_row);

@@ -62,6 +62,20 @@ open_panel(const linear_work *w, ptrdiff_t column, bool direct)
     return p;
 }
 
+/* Prefetches outputs of the group from row r on, whose lines storing would otherwise wait for.
+ * Inline: compilers drop calls of functions that only prefetch. */
+static INLINE void
+prefetch_outputs(const linear_work *w, const linear_panel *p, ptrdiff_t r)
+{
+    const attn_array *output = &w->l->output;
+    const char *at = p->output + r * output->row_stride;
+    prefetch rows = prefetch_of(output, at, ATTN_PANEL_COLUMNS, GROUP_ROWS);
+
+    if (r + GROUP_ROWS <= w->task->n_rows) {
+        prefetch_rows(&rows, 0, GROUP_ROWS);
+    }
+}
+
 /* Sets where the sums of the group from row r on go: to C, or to the output. */
 static void
 place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
@@ -79,6 +93,7 @@ place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
     m->to = p->output + r * output->row_stride;
     m->to_row = output->row_stride;
     m->rounds = output->dtype != REAL_DTYPE;
+    prefetch_outputs(w, p, r + GROUP_ROWS);
     if (p->residual != NULL) {
         const char *at = p->residual + r * residual->row_stride;
         prefetch rows = prefetch_of(residual, at, ATTN_PANEL_COLUMNS, GROUP_ROWS);

@@ -150,21 +150,22 @@ static line_prefetch
 spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
                 ptrdiff_t n_parts)
 {
-    return line_prefetch_of(&next, n_parts, most(n_steps, 1), (const char *)w->slab);
+    return line_prefetch_of(&next, n_parts, most(prefetches_of(n_steps), 1),
+                            (const char *)w->slab);
 }
 
-/* Makes the products prefetch a panel: in two halves at once where groups of rows are so few
- * that there is not a step for each of its lines. */
+/* Makes the products prefetch a panel: in two pieces at once where groups of rows are so few that
+ * there is not a step for each of its lines. The first piece has half as many prefetches. */
 static void
 prefetch_panel(const linear_work *w, many_rows_product *m, prefetch panel,
                ptrdiff_t n_groups)
 {
     if (panel.bytes > n_groups * m->n_steps * CACHE_LINE) {
-        prefetch half = panel;
-        half.bytes /= 2;
-        panel.at += half.bytes;
-        panel.bytes -= half.bytes;
-        m->next[0] = spread_prefetch(w, half, m->n_steps, n_groups);
+        prefetch piece = panel;
+        piece.bytes /= 3;
+        panel.at += piece.bytes;
+        panel.bytes -= piece.bytes;
+        m->next[0] = spread_prefetch(w, piece, m->n_steps, n_groups);
     }
     m->next[1] = spread_prefetch(w, panel, m->n_steps, n_groups);
 }
