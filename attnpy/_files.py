@@ -66,7 +66,13 @@ class Folder(os.PathLike[str]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"folder: expected a path, got {type(path).__name__}")
+        if not os.fspath(path):
+            raise ValueError("folder: expected a path, got ''")
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(
+                f"folder: expected a folder or a new name, got a file, {str(path)!r}"
+            )
         self.entry = os.path.realpath(self.path / MODEL_FILES[0])
         self.hidden = _temporary(self.entry)
         # New files by what they replace; None where a file is removed.

@@ -132,6 +132,9 @@ LINES = (
     ("weights packed", "load_in_4bit", 'write weights="int4"'),
     ("weights packed", "quantize quantization bits", 'write weights="int8" or "int4"'),
     ("folder", "model_name_or_path pretrained_model_name_or_path model_id", ""),
+    ("folder", "save_directory", ""),
+    ("folder", "safe_serialization max_shard_size", "weights are one safetensors file"),
+    ("folder", "push_to_hub repo_id", "nothing is uploaded"),
     ("", "trust_remote_code revision cache_dir token local_files_only", LOCAL),
     ("", "device device_map", "everything is computed on the CPU"),
     # texts

@@ -154,6 +154,10 @@ def test_a_folder_that_would_say_other_things_is_refused(tmp_path):
         classifier.save_pretrained(tmp_path / "b")
     with refused(TypeError, "folder"):
         classifier.save_pretrained(3)
+    with refused(ValueError, "folder"):
+        classifier.save_pretrained("")
+    with refused(NotADirectoryError, "folder"):
+        classifier.save_pretrained(tmp_path / "config.json")
     with refused(ValueError, "function"):
         TextClassifier(
             classifier.model, classifier.tokenizer, function="softmax"
