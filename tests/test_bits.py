@@ -98,7 +98,7 @@ def test_every_tier_has_those_bits_for_any_head_dimension(compare_tier, problem)
             compare_tier(problem(1, n_queries, 19, 2, dim))
 
 
-@pytest.mark.quick(dtype=("float32",))
+@pytest.mark.quick(dtype=("float32", "float16"))
 @needs_test_hooks
 @pytest.mark.parametrize("tuning", ["narrow_tiles", "pair_tiles"])
 def test_tiles_change_no_bit(tuning, problem):
@@ -236,7 +236,7 @@ def test_values_of_an_earlier_call_or_head_are_not_used(attend, problem):
             assert_same_bits(part, rows(whole, slice(first, first + 4)))
 
 
-@pytest.mark.quick(dtype=("bfloat16",))
+@pytest.mark.quick(dtype=("bfloat16", "float16"))
 def test_keys_of_another_head_with_the_same_values_are_not_used(attend, problem):
     query, key, value = problem(8, 150, 300, 16, 40)
     shared = np.broadcast_to(value[:1], value.shape)

@@ -11,7 +11,8 @@ typedef enum {
     ATTN_TUNE_READ_SOON, /* keys and values are prefetched shortly before they are read */
     ATTN_TUNE_READ_BURSTS, /* keys from memory are read in order before they are used */
     ATTN_TUNE_NARROW_TILES, /* half a tile skips keys that only the other half sees */
-    ATTN_TUNE_PAIR_TILES,   /* two tiles are multiplied at once */
+    ATTN_TUNE_PAIR_TILES, /* two tiles are multiplied at once, and a head's keys and values are
+                           * converted once for all tasks of a thread */
     ATTN_N_TUNINGS
 } attn_tuning;
 

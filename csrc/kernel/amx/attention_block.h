@@ -22,31 +22,6 @@ stage_values(work *w, const span *seen, ptrdiff_t d)
     return values;
 }
 
-/* Has the panel, of n blocks, tiles of this one, for other tasks of the head? */
-static bool
-is_in_panel(work *w, const block *b, ptrdiff_t n)
-{
-    const attn_problem *p = w->rows.p;
-    const attn_task *task = w->rows.task;
-
-    if (b->first / ATTN_BLOCK >= n || p->group * task->n_queries <= p->task_rows) {
-        return false;
-    }
-    if (w->panel.key != task->key || w->panel.value != task->value ||
-        w->panel.batch != task->batch) {
-        w->panel =
-            (tile_panel){.key = task->key, .value = task->value, .batch = task->batch};
-    }
-    return true;
-}
-
-/* All keys of the block, or all values, for any of the head's tasks. */
-static ptrdiff_t
-panel_run(const work *w, const block *b)
-{
-    return least((ptrdiff_t)w->rows.task->kv_length - b->first, ATTN_BLOCK);
-}
-
 /* Makes tiles of all values of the block in the panel, or finds those of an earlier task of the
  * head. Returns false where there is no place, and where some of them, which the task may not even
  * see, are not finite. */
@@ -56,12 +31,12 @@ keep_values(work *w, const block *b, value_tiles *values)
     const ptrdiff_t index = b->first / ATTN_BLOCK, dim = w->rows.p->value_dim;
     const ptrdiff_t size = round_up(dim, UNIT_ROWS) * ATTN_BLOCK / TERMS;
 
-    if (!is_in_panel(w, b, w->panel_blocks)) {
+    if (!is_in_panel(w, b->first, w->panel_blocks)) {
         return false;
     }
     const uint64_t bit = UINT64_C(1) << index;
     operand *at = w->value_tiles + index * size;
-    ptrdiff_t n = panel_run(w, b);
+    ptrdiff_t n = panel_run(w, b->first);
     *values = (value_tiles){.at = at,
                             .first = b->first,
                             .n_columns = dim,
@@ -86,14 +61,14 @@ keep_keys(work *w, const block *b, key_tiles *keys)
     const ptrdiff_t index = b->first / ATTN_BLOCK, width = w->rows.key_width;
     const ptrdiff_t n_steps = width / UNIT_OPERANDS;
 
-    if (!is_in_panel(w, b, w->panel_key_blocks)) {
+    if (!is_in_panel(w, b->first, w->panel_key_blocks)) {
         return false;
     }
     const uint64_t bit = UINT64_C(1) << index;
     operand *at = w->key_tiles + index * width * ATTN_BLOCK;
     *keys = (key_tiles){at, b->first, UNIT_OPERANDS, n_steps * UNIT_TILE, UNIT_TILE};
     if ((w->panel.key_tiles & bit) == 0) {
-        key_run run = keys_of(&w->rows, b->first, panel_run(w, b));
+        key_run run = keys_of(&w->rows, b->first, panel_run(w, b->first));
         matrix rows = fetch_key_tiles(&run, 0, run.dim, w->rows.slab);
         for (ptrdiff_t i = 0; i < run.n; i++) {
             operand *to = at + i / UNIT_ROWS * keys->tile + i % UNIT_ROWS * keys->row;

@@ -174,4 +174,29 @@ next_prefetch(const work *w, ptrdiff_t end, bool value)
     return w->ends_head ? next_head_prefetch(&w->rows, value) : (prefetch){.n_rows = 0};
 }
 
+/* Has the panel, of n blocks, a place for the one at `first`, for other tasks of the head? */
+static bool
+is_in_panel(work *w, ptrdiff_t first, ptrdiff_t n)
+{
+    const attn_problem *p = w->rows.p;
+    const attn_task *task = w->rows.task;
+
+    if (first / ATTN_BLOCK >= n || p->group * task->n_queries <= p->task_rows) {
+        return false;
+    }
+    if (w->panel.key != task->key || w->panel.value != task->value ||
+        w->panel.batch != task->batch) {
+        w->panel =
+            (tile_panel){.key = task->key, .value = task->value, .batch = task->batch};
+    }
+    return true;
+}
+
+/* All keys of the block, or all values, for any of the head's tasks. */
+static ptrdiff_t
+panel_run(const work *w, ptrdiff_t first)
+{
+    return least((ptrdiff_t)w->rows.task->kv_length - first, ATTN_BLOCK);
+}
+
 #endif

@@ -3,9 +3,11 @@
 #define ATTN_KERNEL_ATTENTION_TASK_H
 
 #include "core/arrangement.h"
+#include "core/tuning.h"
 #include "core/workspace.h"
 #include "kernel/arena.h"
 #include "kernel/attention/rows.h"
+#include "kernel/operands/matrix.h"
 
 /* A running softmax over keys for each row of the task: maximum and sum of exponentials,
  * and by tile the output not yet divided by the sum. */
@@ -23,8 +25,8 @@ typedef struct {
     real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
 } row_statistics;
 
-/* Of which blocks of a head a matrix unit's tiles were made for an earlier task of the thread; a
- * bit for each. */
+/* Of which blocks of a head a matrix unit's tiles were made, or rows converted, for an earlier task
+ * of the thread; a bit for each. */
 typedef struct {
     const char *key, *value; /* the head's; NULL at the beginning of a call */
     ptrdiff_t batch;
@@ -87,17 +89,26 @@ gathered_bytes(const attn_array *array, ptrdiff_t dim)
                : 0;
 }
 
-/* The panel of tiles: as many blocks of values as there are and have room, and then of keys. Whole
- * tiles of keys of 64 dimensions are read as fast where they lie. The number of keys divides the
- * room, but does not change it. */
+/* May the panel have rows that vector products do not read where they lie? It takes half of the
+ * second-level cache of the CPUs that pair tiles, and was not measured on others. */
+enum { KEEPS_ROWS = HAS_MANY_ROWS && TERMS == 1 };
+
+/* The panel of tiles, or of rows: as many blocks of values as there are and have room, and then of
+ * keys. Whole tiles of keys of 64 dimensions are read as fast where they lie. The number of keys
+ * divides the room, but does not change it. */
 static void
 lay_out_panel(const attn_problem *p, arena *a, work *w)
 {
     ptrdiff_t bytes = KEPT_BYTES - CACHE_LINE - (ptrdiff_t)a->used;
-    ptrdiff_t values = round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS;
+    bool wants_values =
+        HAS_UNIT || !reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
+    ptrdiff_t values =
+        wants_values ? round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS : 0;
     ptrdiff_t n = least((p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK, PANEL_BLOCKS);
     bool is_slow = p->head_dim > ATTN_DIM_BLOCK || p->head_dim % SUM_TERMS != 0;
-    bool wants_keys = is_slow && most(p->head_dim, p->value_dim) <= SLAB_COLUMNS;
+    bool wants_keys = HAS_UNIT
+                          ? is_slow && most(p->head_dim, p->value_dim) <= SLAB_COLUMNS
+                          : !reads_in_place(&p->key, p->head_dim, AS_OPERANDS);
     ptrdiff_t keys = wants_keys ? w->rows.key_width * ATTN_BLOCK : 0;
     ptrdiff_t room = least(most(bytes, 0) / (ptrdiff_t)sizeof(operand),
                            PANEL_BLOCKS * (values + keys));
@@ -156,7 +167,10 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
     }
-    if (HAS_UNIT && !w->rows.row_form) {
+    w->panel_blocks = w->panel_key_blocks = 0;
+    bool keeps =
+        KEEPS_ROWS && !are_bytes(&p->key) && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+    if ((HAS_UNIT || keeps) && !w->rows.row_form) {
         lay_out_panel(p, &a, w);
     }
     return a.used;

@@ -53,6 +53,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
 {
     const attn_problem *p = w->rows.p;
     key_run run = keys_of(&w->rows, seen->first, seen->n);
+    const operand *kept = keep_rows(w, b->first, false);
     prefetch next[2] = {next_prefetch(w, b->end, false), prefetch_beside_scores(w, b)};
     prefetch due[2]; /* of it */
     ptrdiff_t d = 0;
@@ -62,7 +63,10 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
     }
     do { /* D may be 0 */
         ptrdiff_t n_columns = least(p->head_dim - d, ATTN_DIM_BLOCK);
-        matrix keys = fetch_keys(w, &run, d, n_columns);
+        matrix keys =
+            kept == NULL
+                ? fetch_keys(w, &run, d, n_columns)
+                : (matrix){kept + (seen->first - b->first) * run.dim + d, run.dim};
         slice_next(next, d, ATTN_DIM_BLOCK, p->head_dim, due);
         for (int t = 0; t < w->rows.n_tiles; t++) {
             const operand *query =
@@ -166,14 +170,17 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
 {
     key_run run = values_of(&w->rows, seen->first, seen->n);
     ptrdiff_t dim = run.dim;
-    bool whole = TERMS == 1 && reads_in_place(run.array, dim, AS_OPERANDS);
+    const operand *kept = keep_rows(w, b->first, true);
+    bool whole =
+        kept != NULL || (TERMS == 1 && reads_in_place(run.array, dim, AS_OPERANDS));
     ptrdiff_t width = whole ? dim : SLAB_COLUMNS;
     prefetch due[2];
 
     for (ptrdiff_t d = 0; d < dim; d += width) {
         ptrdiff_t n_columns = least(dim - d, width);
         value_slab values = {.first = seen->first, .d = d, .n_columns = n_columns};
-        values.at = fetch_values(w, &run, d, n_columns, n_columns);
+        values.at = kept == NULL ? fetch_values(w, &run, d, n_columns, n_columns)
+                                 : (matrix){kept + (seen->first - b->first) * dim, dim};
         values.finite =
             all_finite(values.at, n_columns, (seen->hidden - seen->first) / TERMS,
                        (seen->end_hidden - seen->first + TERMS - 1) / TERMS);
