@@ -133,6 +133,7 @@ KINDS = {
     "rounding rows": (
         "kernel/bytes/round.h",
         "kernel/integer/rows.h",
+        "kernel/integer/split.h",
         "kernel/rows/quantise.h",
     ),
     "activations": (
