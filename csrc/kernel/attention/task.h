@@ -117,7 +117,7 @@ lay_out_panel(const attn_problem *p, arena *a, work *w)
     w->value_tiles =
         arena_take(a, (size_t)(w->panel_blocks * values) * sizeof(operand));
     room -= w->panel_blocks * values;
-    w->panel_key_blocks = wants_keys ? least(room / keys, n) : 0;
+    w->panel_key_blocks = keys > 0 ? least(room / keys, n) : 0; /* D may be 0 */
     w->key_tiles = arena_take(a, (size_t)room * sizeof(operand));
 }
 
