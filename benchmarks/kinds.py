@@ -95,7 +95,6 @@ KINDS = {
         "kernel/amx/attention_tile_values.h:stage_value_tile",
         "kernel/amx/attention_tile_values.h:stage_two_tiles",
         "kernel/amx/attention_tile_values.h:stage_some_tiles",
-        "kernel/amx/backward_products.h:pair_rows",
         "kernel/amx/backward_products.h:turn_keys",
         "kernel/amx/backward_sums.h:factors_of_band",
         "kernel/amx/linear.h:pack_lines",
@@ -128,6 +127,7 @@ KINDS = {
         "kernel/linear/direct.h",
         "kernel/amx/linear_store.h",
         "kernel/backward/clear.h",
+        "kernel/backward/sums.h:move_query_sums",
         "kernel/amx/backward_sums.h:end_tile",
     ),
     "rounding rows": (

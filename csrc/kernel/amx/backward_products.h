@@ -7,6 +7,7 @@
 #include "kernel/amx/attention_scores.h"
 #include "kernel/amx/attention_tile_values.h"
 #include "kernel/backward/prefetch.h"
+#include "kernel/backward/tile.h"
 
 /* to[key][lane] = a run of keys, or values, from key `first` on, times the same columns of lanes,
  * which are (tiles, columns / TERMS, WIDTH); for each tile those of its span. */
@@ -25,56 +26,23 @@ multiply_by_lanes(backward_work *w, key_run keys, ptrdiff_t first, const span *s
             if (spans[t].n == 0) {
                 continue;
             }
-            multiply_on_unit(
-                &(unit_product){.c = to + key * LINE + t * WIDTH,
-                                .c_row = LINE,
-                                .a = a.at + key * a.row,
-                                .a_row = a.row,
-                                .a_tile = UNIT_ROWS * a.row,
-                                .a_step = UNIT_OPERANDS,
-                                .b = lanes + (t * width + d / TERMS) * WIDTH,
-                                .b_row = WIDTH,
-                                .n_rows = spans[t].n,
-                                .n_vec = tile_vectors(&w->rows, t),
-                                .n_steps = (n + UNIT_TERMS - 1) / UNIT_TERMS,
-                                .resume = d > 0,
-                                .next = {take_prefetch(w), take_prefetch(w)}});
+            unit_product m = {.c = to + key * LINE + t * WIDTH,
+                              .c_row = LINE,
+                              .a = a.at + key * a.row,
+                              .a_row = a.row,
+                              .a_tile = UNIT_ROWS * a.row,
+                              .a_step = UNIT_OPERANDS,
+                              .b = lanes + (t * width + d / TERMS) * WIDTH,
+                              .b_row = WIDTH,
+                              .n_rows = spans[t].n,
+                              .n_vec = tile_vectors(&w->rows, t),
+                              .n_steps = (n + UNIT_TERMS - 1) / UNIT_TERMS,
+                              .resume = d > 0};
+            take_prefetches(w, m.next);
+            multiply_on_unit(&m);
         }
         d += most_columns;
     } while (d < keys.dim);
-}
-
-/* n rows of an array as pairs of rows, with zeros up to whole tiles. */
-static void
-pair_rows(const attn_array *array, const char *from, ptrdiff_t n, ptrdiff_t n_columns,
-          operand *to)
-{
-    ptrdiff_t width = round_up(n_columns, LANES), n_pairs = (n + TERMS - 1) / TERMS;
-
-    fetch_rows(array, from, n, n_columns, n_columns, width, to);
-    memset(to + n_pairs * width, 0,
-           (size_t)((round_up(n, UNIT_TERMS) / TERMS - n_pairs) * width) * sizeof *to);
-}
-
-/* Rows of the query, or of the output's gradient, from row r of the tile up to `end`, of one head.
- * Those of a tile with a single head are kept for its other blocks. */
-static matrix
-pairs_of_rows(backward_work *w, const attn_array *rows, ptrdiff_t r, ptrdiff_t end,
-              ptrdiff_t n_columns)
-{
-    int which = rows == &w->g->grad_output;
-    ptrdiff_t width = round_up(n_columns, LANES);
-    operand *pairs = w->pairs[which];
-
-    if (end_of_head(&w->task, 0) < w->task.n_rows) {
-        pair_rows(rows, query_row(w, rows, r), end - r, n_columns, pairs);
-        return (matrix){pairs, width};
-    }
-    if (!w->has_pairs[which]) {
-        pair_rows(rows, query_row(w, rows, 0), w->task.n_rows, n_columns, pairs);
-        w->has_pairs[which] = true;
-    }
-    return (matrix){pairs + r / TERMS * width, width};
 }
 
 /* The block of keys at `first`, transposed. */

@@ -114,7 +114,7 @@ add_to_band(backward_work *w, const block *b, const band *of, operand *factors,
 
     for (ptrdiff_t r = of->row, end; r < of->end_row; r = end) {
         end = least(end_of_head(&w->task, r), of->end_row);
-        matrix x = pairs_of_rows(w, rows, r, end, n_columns);
+        matrix x = terms_of_rows(w, rows, r, end, n_columns);
         matrix a = factors_of_band(w, of, factors, r, end);
         unit_product m = {.c = to.at,
                           .c_row = to.row,
@@ -179,11 +179,6 @@ add_to_queries(backward_work *w, const block *b, const span *spans, const span *
     const turned_block *of;
     const operand *turned = turn_keys(w, b->first, &of);
 
-    if (!w->has_query_lanes) {
-        memset(w->query_lanes, 0,
-               (size_t)(round_up(dim, UNIT_ROWS) * LINE) * sizeof(real));
-        w->has_query_lanes = true;
-    }
     for (int t = 0; t < w->rows.n_tiles; t++) {
         const span *s = &spans[t];
         ptrdiff_t first = s->first - b->first;
@@ -221,6 +216,15 @@ begin_head(backward_work *w)
     memset(w->of_turned, 0, sizeof w->of_turned);
 }
 
+static void
+begin_tile(backward_work *w, ptrdiff_t tile)
+{
+    ptrdiff_t columns = round_up(w->g->attention.head_dim, UNIT_ROWS);
+
+    (void)tile;
+    memset(w->query_lanes, 0, (size_t)(columns * LINE) * sizeof(real));
+}
+
 /* Adds the sums of the tile's queries to their gradients. */
 static void
 end_tile(backward_work *w)
@@ -231,7 +235,7 @@ end_tile(backward_work *w)
     for (ptrdiff_t i = 0; i < LANES; i++) {
         rows[i] = w->rows.staging + i * SLAB_COLUMNS;
     }
-    for (ptrdiff_t r = 0; r < w->task.n_rows && w->has_query_lanes; r += LANES) {
+    for (ptrdiff_t r = 0; r < w->task.n_rows && w->part->query; r += LANES) {
         ptrdiff_t n_rows = least(w->task.n_rows - r, LANES);
         for (ptrdiff_t d = 0; d < dim; d += SLAB_COLUMNS) {
             ptrdiff_t n = least(dim - d, SLAB_COLUMNS);

@@ -39,11 +39,11 @@ pass_keys(backward_work *w, const attn_worker *worker)
     find_part_keys(w, &first, &end_key);
     for (; first < end_key; first += ATTN_CHUNK) {
         ptrdiff_t end = least(first + ATTN_CHUNK, end_key);
-        w->first_key = first;
-        visit_keys(w, first, end, CLEAR);
+        w->first_key = w->fresh_key = first;
         if (has_tiles) {
             pass_chunk(w, first, end, worker);
         }
+        clear_keys(w, end);
         visit_keys(w, first, end, SETTLE);
     }
 }
@@ -63,9 +63,10 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
         for (w->kv_head = part->first_kv_head; w->kv_head < part->end_kv_head;
              w->kv_head++) {
             begin_head(w);
-            visit_queries(w, CLEAR);
+            find_fresh_tiles(w);
             pass_keys(w, worker);
-            visit_queries(w, SETTLE);
+            clear_tiles(w, w->end_tile);
+            visit_queries(w, part->first_tile, w->end_tile, SETTLE);
         }
     }
     end_products();

@@ -29,6 +29,7 @@ widen_span(span *tile, const span *all)
     }
     tile->first = all->first + first;
     tile->n = behind - first;
+    tile->narrow = all->first + behind;
     tile->masked = tile->hidden < tile->end_hidden;
 }
 

@@ -24,7 +24,7 @@ settle_row(real *row, ptrdiff_t n)
 }
 
 /* n rows of an array of gradients, whose sums are there or in the workspace. */
-static void
+static ONE_COPY void
 visit_rows(char *row, const attn_array *array, gradient_rows sums, ptrdiff_t n,
            ptrdiff_t n_columns, visit what)
 {
@@ -75,7 +75,7 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
 }
 
 /* The gradients of keys and values from `first` up to `end`. */
-static void
+static ONE_COPY void
 visit_keys(const backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
 {
     const attn_backward_problem *g = w->g;
@@ -88,26 +88,51 @@ visit_keys(const backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
     }
 }
 
-/* The gradients of the tiles' queries. */
-static void
-visit_queries(backward_work *w, visit what)
+/* Clears gradients of keys and values up to `end` that no tile has seen. */
+static ONE_COPY void
+clear_keys(backward_work *w, ptrdiff_t end)
+{
+    if (w->fresh_key < end) {
+        visit_keys(w, w->fresh_key, end, CLEAR);
+        w->fresh_key = end;
+    }
+}
+
+/* The gradients of the queries of some tiles. */
+static ONE_COPY void
+visit_queries(backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
 {
     const attn_problem *p = &w->g->attention;
     const attn_array *array = &w->g->grad_query;
 
-    if (!w->part->query ||
-        (what == CLEAR &&
-         !is_first_batch(array, attn_query_starts(p->packed), &p->batch, w->b))) {
-        return;
-    }
-    for (ptrdiff_t t = w->part->first_tile; t < w->end_tile; t++) {
+    for (ptrdiff_t t = first; t < end && w->part->query; t++) {
         choose_tile(w, t);
-        for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
-            end = end_of_head(&w->task, r);
-            visit_rows(query_row(w, array, r), array, query_sums_from(w, r), end - r,
+        for (ptrdiff_t r = 0, next; r < w->task.n_rows; r = next) {
+            next = end_of_head(&w->task, r);
+            visit_rows(query_row(w, array, r), array, query_sums_from(w, r), next - r,
                        p->head_dim, what);
         }
     }
+}
+
+/* Before any tile: those of the first batch have no gradients yet. */
+static void
+find_fresh_tiles(backward_work *w)
+{
+    const attn_problem *p = &w->g->attention;
+
+    w->fresh_tile =
+        is_first_batch(&w->g->grad_query, attn_query_starts(p->packed), &p->batch, w->b)
+            ? w->part->first_tile
+            : w->end_tile;
+}
+
+/* Clears gradients of the queries of tiles before `end` that had no pass. */
+static void
+clear_tiles(backward_work *w, ptrdiff_t end)
+{
+    visit_queries(w, w->fresh_tile, end, CLEAR);
+    w->fresh_tile = most(w->fresh_tile, end);
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "kernel/backward/bias.h"
 #include "kernel/backward/choice.h"
+#include "kernel/backward/clear.h"
 #include "kernel/backward/delta.h"
 #include "kernel/backward/scores.h"
 
@@ -22,7 +23,7 @@ add_to_keys(backward_work *w, const block *b, const span *spans, const span *s,
 }
 
 /* Adds the gradients of the tile's rows and of the keys of the block at `first`. */
-static void
+static NOINLINE void
 pass_block(backward_work *w, ptrdiff_t first)
 {
     const attn_backward_problem *g = w->g;
@@ -43,6 +44,7 @@ pass_block(backward_work *w, ptrdiff_t first)
         s.masked = s.masked || spans[t].n != s.n;
     }
     load_tile(w);
+    clear_keys(w, b.end);
     multiply_by_lanes(w, keys_of(&w->rows, s.first, s.n), s.first, spans, w->rows.query,
                       w->scores);
     multiply_by_lanes(w, values_of(&w->rows, s.first, s.n), s.first, spans,
@@ -65,22 +67,27 @@ pass_block(backward_work *w, ptrdiff_t first)
 }
 
 /* The rows of one tile against the keys from `first` up to `end`. */
-static void
+static NOINLINE void
 pass_tile(backward_work *w, ptrdiff_t tile, ptrdiff_t first, ptrdiff_t end,
           bool ends_chunk)
 {
+    clear_tiles(w, tile + HAS_UNIT);
     choose_tile(w, tile);
     if (!find_keys(w, first, end)) {
         return;
     }
-    w->n_prefetches = 0;
+    begin_tile(w, tile);
     find_bias(w);
     for (ptrdiff_t j = w->rows.from / ATTN_BLOCK * ATTN_BLOCK; j < w->rows.to;
          j += ATTN_BLOCK) {
-        if (j + ATTN_BLOCK >= w->rows.to) {
-            if (ends_chunk) {
-                add_chunk_prefetches(w, end);
-            }
+        ptrdiff_t next = j + ATTN_BLOCK;
+        w->n_prefetches = 0;
+        if (next >= w->rows.to && ends_chunk) {
+            add_key_prefetches(w, end);
+        } else if (next < end && next >= w->fresh_key) {
+            add_key_prefetches(w, next);
+        }
+        if (next >= w->rows.to) {
             add_tile_prefetches(w);
         }
         pass_block(w, j);

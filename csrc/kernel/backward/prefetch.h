@@ -46,9 +46,9 @@ add_keys_prefetch(backward_work *w, ptrdiff_t end, bool value)
                       : run_prefetch(keys_of(&w->rows, end, n));
 }
 
-/* Adds what the chunk of keys behind key `end` needs, or the first one of the next head. */
+/* Adds what the block of keys behind key `end` needs, or the first one of the next head. */
 static void
-add_chunk_prefetches(backward_work *w, ptrdiff_t end)
+add_key_prefetches(backward_work *w, ptrdiff_t end)
 {
     const attn_backward_problem *g = w->g;
     const attn_problem *p = &g->attention;
@@ -74,12 +74,18 @@ add_tile_prefetches(backward_work *w)
     add_rows_prefetch(w, &p->query, p->head_dim);
 }
 
-/* Removes the last prefetch that was added; empty if there is none. */
-static NOINLINE prefetch
-take_prefetch(backward_work *w)
+/* Moves the last prefetches that were added to a product; two only if fewer products follow than
+ * prefetches: memory has more time if few lines come at once. */
+static NOINLINE void
+take_prefetches(backward_work *w, prefetch next[2])
 {
-    return w->n_prefetches > 0 ? w->prefetches[--w->n_prefetches]
-                               : (prefetch){.n_rows = 0};
+    ptrdiff_t n_products = 4 * attn_divide_up(w->g->attention.head_dim, ATTN_DIM_BLOCK);
+    ptrdiff_t n_later = most(n_products - 2, 0); /* D may be 0 */
+
+    for (int k = 0; k < 2; k++) {
+        next[k] = w->n_prefetches > k * n_later ? w->prefetches[--w->n_prefetches]
+                                                : (prefetch){.n_rows = 0};
+    }
 }
 
 #endif

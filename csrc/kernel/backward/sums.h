@@ -1,68 +1,13 @@
-/* The three products that add to gradients: weights, or gradients of scores, with rows
- * in the lanes, times rows of an array. These factors are read as they lie in sums over
- * rows, and transposed in sums over keys. */
+/* The three products that add to gradients. Sums over rows multiply the factors of weights, or of
+ * gradients of scores, with rows of the tile: keys are rows of the result. Sums over keys have
+ * these factors, and the result, in the lanes. */
 #ifndef ATTN_KERNEL_BACKWARD_SUMS_H
 #define ATTN_KERNEL_BACKWARD_SUMS_H
 
 #include "kernel/backward/bands.h"
 #include "kernel/backward/masked.h"
 #include "kernel/backward/products.h"
-
-/* Columns d .. d + n - 1 of the rows that a sum multiplies. On CPUs that multiply two tiles at once,
- * vectors that lie across cache lines would take more loads than there is time for: such rows are
- * copied. */
-static matrix
-fetch_terms(backward_work *w, const gradient_sum *s, ptrdiff_t d, ptrdiff_t n,
-            ptrdiff_t n_terms)
-{
-    const attn_array *array = s->array;
-    const char *from = s->from + d * array->column_stride;
-    operand *slab = w->rows.slab;
-    uintptr_t places = (uintptr_t)from | (uintptr_t)array->row_stride;
-
-    if (!PAIRS_TILES || places % sizeof(v_real) == 0 || n % LANES != 0 ||
-        !is_plain(array, n) || !attn_get_tuning(ATTN_TUNE_PAIR_TILES)) {
-        return fetch_rows(array, from, n_terms, s->n_columns, n, round_up(n, LANES),
-                          slab);
-    }
-    for (ptrdiff_t j = 0; j < n_terms; j++, from += array->row_stride) {
-        for (ptrdiff_t c = 0; c < n; c += LANES) {
-            const operand *row = (const operand *)(const void *)from;
-            memcpy(slab + j * n + c, row + c, sizeof(v_real));
-        }
-    }
-    return (matrix){slab, n};
-}
-
-static void
-add_gradients(backward_work *w, const gradient_sum *s)
-{
-    ptrdiff_t n_terms = s->by_key ? s->keys->n : s->n_rows;
-    ptrdiff_t n_steps = operands_of(n_terms), first = 0, end = n_steps;
-
-    if (s->by_key) { /* the other terms are seen */
-        first = (s->keys->hidden - s->keys->first) / TERMS;
-        end = operands_of(s->keys->end_hidden - s->keys->first);
-    }
-    for (ptrdiff_t d = 0; d < s->n_columns; d += SLAB_COLUMNS) {
-        ptrdiff_t n = least(s->n_columns - d, SLAB_COLUMNS);
-        matrix b = fetch_terms(w, s, d, n, n_terms);
-        tile_product m = {.base = {.c = s->to + d,
-                                   .c_row = s->to_row,
-                                   .a = {s->factors, s->by_key ? LINE : FACTOR_LINE},
-                                   .b = (const char *)b.at,
-                                   .b_row = b.row * (ptrdiff_t)sizeof(operand),
-                                   .n_rows = s->by_key ? s->n_rows : s->keys->n,
-                                   .n_steps = n_steps},
-                          .add = true,
-                          .next = {take_prefetch(w), take_prefetch(w)}};
-        if (s->keys->masked && !all_finite(b, n, first, end)) {
-            add_seen_terms(w, s, &m.base, n);
-        } else {
-            multiply_any_columns(w, m, n, s->by_key);
-        }
-    }
-}
+#include "kernel/backward/tile.h"
 
 /* Adds to the gradients of a band's keys (or values) the factors times the tile's rows of an
  * array, head by head. */
@@ -77,73 +22,157 @@ add_to_band(backward_work *w, const block *b, const band *of, operand *factors,
     for (ptrdiff_t r = of->row, end; r < of->end_row; r = end) {
         end = least(end_of_head(&w->task, r), of->end_row);
         bool odd = (end - r) % TERMS != 0;
-        gradient_sum s = {.factors = factors_of_rows(factors, r),
-                          .array = rows,
-                          .from = query_row(w, rows, r),
-                          .to = to.at,
-                          .to_row = to.row,
-                          .n_columns = n_columns,
-                          .first_row = r,
-                          .n_rows = end - r,
-                          .keys = keys,
-                          .first_key = keys->first - b->first};
+        matrix x = terms_of_rows(w, rows, r, end, n_columns);
+        const operand *a = factors_of_rows(factors, r);
         if (odd) {
             swap_lane(factors, keys->n, FACTOR_LINE, end, column);
         }
-        add_gradients(w, &s);
+        if (keys->masked && !all_finite(x, n_columns, 0, operands_of(end - r))) {
+            add_seen_terms(w, &(gradient_sum){.factors = a,
+                                              .factor_row = FACTOR_LINE,
+                                              .factor_step = 1,
+                                              .terms = x,
+                                              .to = to.at,
+                                              .to_row = to.row,
+                                              .to_column = 1,
+                                              .n_sums = keys->n,
+                                              .n_terms = end - r,
+                                              .n_columns = n_columns,
+                                              .first_key = keys->first - b->first,
+                                              .first_row = r});
+        } else {
+            add_columns_of_product(
+                w,
+                (tile_product){.base = {.c = to.at,
+                                        .c_row = to.row,
+                                        .a = {a, FACTOR_LINE},
+                                        .b = (const char *)x.at,
+                                        .b_row = x.row * (ptrdiff_t)sizeof(operand),
+                                        .n_rows = keys->n,
+                                        .n_steps = operands_of(end - r)},
+                               .add = true},
+                n_columns);
+        }
         if (odd) {
             swap_lane(factors, keys->n, FACTOR_LINE, end, column);
         }
     }
 }
 
-/* Adds to the gradients of the tile's queries the factors times the keys of their span. */
-static void
-add_to_queries(backward_work *w, const block *b, const span *spans, const span *all)
+/* Moves the sums of the tile's queries into the lanes, where keys are added, or out. */
+static NOINLINE void
+move_query_sums(backward_work *w, bool in)
 {
-    for (ptrdiff_t r = 0, end; r < w->task.n_rows; r = end) {
-        span keys = spans[r / WIDTH];
-        end = end_of_head(&w->task, r);
-        for (ptrdiff_t at = round_up(r + 1, WIDTH); at < end; at += WIDTH) {
-            const span *other = &spans[at / WIDTH];
-            if (other->first != keys.first || other->n != keys.n) {
-                end = at;
-                break;
-            }
-            keys.masked = keys.masked || other->masked;
-            keys.hidden = least(keys.hidden, other->hidden);
-            keys.end_hidden = most(keys.end_hidden, other->end_hidden);
+    ptrdiff_t dim = w->g->attention.head_dim;
+    real *rows[LANES] = {NULL};
+
+    for (ptrdiff_t r = 0; r < w->task.n_rows && w->part->query; r += LANES) {
+        ptrdiff_t n = least(w->task.n_rows - r, LANES);
+        real *lanes = w->query_lanes + r;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            ONE_BY_ONE;
+            rows[i] = query_sums_from(w, r + i).at;
         }
-        if (keys.n == 0) {
-            continue;
+        if (in) {
+            transpose_in(lanes, LINE, (const real *const *)rows, n, dim, NULL);
+        } else {
+            transpose_out(rows, n, lanes, LINE, dim);
         }
-        key_run run = keys_of(&w->rows, keys.first, keys.n);
-        gradient_rows to = query_sums_from(w, r);
-        gradient_sum s = {.factors = w->grad_pairs +
-                                     (keys.first - all->first) / TERMS * LINE + r,
-                          .by_key = true,
-                          .array = run.array,
-                          .from = run.at,
-                          .to = to.at,
-                          .to_row = to.row,
-                          .n_columns = run.dim,
-                          .first_row = r,
-                          .n_rows = end - r,
-                          .keys = &keys,
-                          .first_key = keys.first - b->first};
-        add_gradients(w, &s);
     }
 }
 
-/* What a matrix unit begins with each head and ends with each tile: nothing here. */
 static void
-begin_head(backward_work *w)
+begin_tile(backward_work *w, ptrdiff_t tile)
 {
-    (void)w;
+    if (tile < w->fresh_tile) {
+        move_query_sums(w, true);
+        return;
+    }
+    memset(w->query_lanes, 0, (size_t)(w->g->attention.head_dim * LINE) * sizeof(real));
+    w->fresh_tile = tile + 1;
 }
 
 static void
 end_tile(backward_work *w)
+{
+    move_query_sums(w, false);
+}
+
+/* Does the tile see all that its sum over columns of these keys multiplies, or is that finite? */
+static bool
+is_sum_whole(const span *s, matrix keys, ptrdiff_t first, ptrdiff_t n_columns)
+{
+    return !s->masked || all_finite(keys, n_columns, (s->hidden - first) / TERMS,
+                                    operands_of(s->end_hidden - first));
+}
+
+/* Adds to columns d .. d + n - 1 of the tile's queries the factors times the keys of their spans. */
+static void
+add_to_query_columns(backward_work *w, const block *b, const span *spans,
+                     const span *all, matrix keys, ptrdiff_t d, ptrdiff_t n)
+{
+    for (int t = 0; t < w->rows.n_tiles; t++) {
+        const span *s = &spans[t];
+        ptrdiff_t first = (s->first - all->first) / TERMS;
+        const operand *a = keys.at + first * keys.row;
+        const operand *factors = w->grad_pairs + first * LINE + t * WIDTH;
+        real *to = w->query_lanes + d * LINE + t * WIDTH;
+        bool whole = is_sum_whole(s, keys, all->first, n);
+        bool paired = are_paired(&w->rows, spans, t) && whole &&
+                      is_sum_whole(s + 1, keys, all->first, n);
+
+        if (s[paired].n == 0) {
+            continue;
+        }
+        if (whole) {
+            tile_product m = {.base = {.c = to,
+                                       .c_row = LINE,
+                                       .a = {a, keys.row},
+                                       .b = (const char *)factors,
+                                       .b_row = LINE * sizeof(operand),
+                                       .n_rows = n,
+                                       .n_steps = operands_of(s->n)},
+                              .add = true,
+                              .b_tile = WIDTH * sizeof(operand),
+                              .c_tile = WIDTH,
+                              .more_steps = paired ? s[1].n - s->n : 0};
+            take_prefetches(w, m.next);
+            multiply_transposed(m, tile_vectors(&w->rows, t) << paired);
+        } else {
+            add_seen_terms(w, &(gradient_sum){.by_key = true,
+                                              .factors = factors,
+                                              .factor_row = 1,
+                                              .factor_step = LINE,
+                                              .terms = {a, keys.row},
+                                              .to = to,
+                                              .to_row = 1,
+                                              .to_column = LINE,
+                                              .n_sums = tile_rows(&w->rows, t),
+                                              .n_terms = s->n,
+                                              .n_columns = n,
+                                              .first_key = s->first - b->first,
+                                              .first_row = t * WIDTH});
+        }
+        t += paired;
+    }
+}
+
+static void
+add_to_queries(backward_work *w, const block *b, const span *spans, const span *all)
+{
+    key_run run = keys_of(&w->rows, all->first, all->n);
+
+    for (ptrdiff_t d = 0; d < run.dim; d += SLAB_COLUMNS) {
+        ptrdiff_t n = least(run.dim - d, SLAB_COLUMNS);
+        matrix keys = fetch_rows(run.array, run.at + d * run.array->column_stride,
+                                 run.n, run.dim, n, n, w->rows.slab);
+        add_to_query_columns(w, b, spans, all, keys, d, n);
+    }
+}
+
+/* What a matrix unit begins with each head: nothing here. */
+static void
+begin_head(backward_work *w)
 {
     (void)w;
 }

@@ -6,6 +6,7 @@
 #include "core/sequences.h"
 #include "kernel/arena.h"
 #include "kernel/attention/tile_form/span.h"
+#include "kernel/operands/matrix.h"
 
 enum {
     LINE = ATTN_TASK_ROWS, /* reals from key to key of what has a row in each lane, */
@@ -18,6 +19,13 @@ typedef struct {
     ptrdiff_t first, end; /* keys; no block if there are none */
     bool finite;
 } turned_block;
+
+/* Rows as operands, (rows / TERMS, columns). */
+typedef struct {
+    operand *memory; /* for them, a vector more in each; they may lie elsewhere */
+    matrix rows;
+    bool are_there;
+} kept_rows;
 
 typedef struct {
     task_rows rows; /* of a tile, scaled queries in the lanes */
@@ -39,14 +47,13 @@ typedef struct {
     real *key_sums;   /* (CHUNK, D) likewise, of the chunk at first_key */
     real *value_sums; /* (CHUNK, Dv) */
     ptrdiff_t first_key;
+    ptrdiff_t fresh_tile, fresh_key; /* gradients from there on are not cleared */
+    kept_rows terms[2]; /* the tile's of query and grad_output, for sums over rows */
+    real *query_lanes;  /* (D, LINE) sums of the tile's queries */
     /* Of a matrix unit alone: */
-    operand *pairs[2]; /* (rows / TERMS, columns) of query and grad_output, in pairs */
-    bool has_pairs[2]; /* those of the tile */
-    operand *turned;   /* (blocks, D / UNIT_ROWS, steps, tile) keys, transposed */
-    int n_turned;      /* blocks of them, */
+    operand *turned; /* (blocks, D / UNIT_ROWS, steps, tile) keys, transposed */
+    int n_turned;    /* blocks of them, */
     turned_block of_turned[ATTN_CHUNK / ATTN_BLOCK]; /* and which these are */
-    real *query_lanes; /* (D, LINE) sums of the tile's queries */
-    bool has_query_lanes;
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
     prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
@@ -88,14 +95,21 @@ lay_out_for_unit(const attn_problem *p, arena *a, backward_work *w)
     ptrdiff_t key_columns = round_up(p->head_dim, LANES);
 
     w->n_turned = (int)turned_blocks(p);
-    w->pairs[0] = arena_operands(a, LINE / TERMS * key_columns);
-    w->pairs[1] = arena_operands(a, LINE / TERMS * round_up(p->value_dim, LANES));
     w->turned = arena_operands(a, w->n_turned * key_columns * ATTN_BLOCK / TERMS);
-    w->query_lanes = arena_reals(a, key_columns * LINE);
+}
+
+/* The rows of both arrays, one after the other in the same memory if they are long. */
+static ONE_COPY void
+lay_out_terms(const attn_problem *p, arena *a, kept_rows terms[2])
+{
+    ptrdiff_t n = LINE / TERMS * (most(p->head_dim, p->value_dim) + 2 * LANES);
+
+    terms[0].memory = arena_operands(a, n);
+    terms[1].memory = n <= LINE * 512 ? arena_operands(a, n) : terms[0].memory;
 }
 
 /* As lay_out. */
-static size_t
+static ONE_COPY size_t
 lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
 {
     const attn_problem *p = &g->attention;
@@ -112,6 +126,8 @@ lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
     w->grad_output = arena_operands(&a, operands_of(p->value_dim) * ATTN_TASK_ROWS);
     w->scores = arena_reals(&a, ATTN_BLOCK * LINE);
     w->grad_weights = arena_reals(&a, ATTN_BLOCK * LINE);
+    lay_out_terms(p, &a, w->terms);
+    w->query_lanes = arena_reals(&a, round_up(p->head_dim, LANES) * LINE);
     w->weights = (operand *)w->scores; /* reals take their place */
     w->grad_scores = w->grad_pairs = (operand *)w->grad_weights;
     if (TERMS > 1) {
@@ -213,7 +229,7 @@ key_sums_from(const backward_work *w, const attn_array *gradient, ptrdiff_t j)
 }
 
 /* Those of row r of the tile, and the ones behind it of the same head. */
-static gradient_rows
+static ONE_COPY gradient_rows
 query_sums_from(const backward_work *w, ptrdiff_t r)
 {
     const attn_array *gradient = &w->g->grad_query;

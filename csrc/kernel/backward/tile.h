@@ -12,8 +12,8 @@ choose_tile(backward_work *w, ptrdiff_t tile)
     attn_set_up_tile(&w->g->attention, w->b, w->kv_head, tile, &w->task);
     w->rows.task = &w->task;
     w->rows.n_tiles = (int)tiles_of(w->task.n_rows);
-    w->is_loaded = w->has_query_lanes = false;
-    w->has_pairs[0] = w->has_pairs[1] = false;
+    w->is_loaded = false;
+    w->terms[0].are_there = w->terms[1].are_there = false;
 }
 
 /* Loads a number for each row from an array of the arithmetic's dtype; 0 for lanes
@@ -108,6 +108,42 @@ load_grad_output(backward_work *w)
             memset(to + k * WIDTH, 0, LANES * sizeof *to);
         }
     }
+}
+
+/* Do vectors of rows that are read in place lie across cache lines, on a CPU whose loads would then
+ * take longer than its multiply-adds? */
+static bool
+cross_lines(const attn_array *rows)
+{
+    uintptr_t places = (uintptr_t)rows->data | (uintptr_t)rows->row_stride;
+
+    return TERMS == 1 && places % sizeof(v_real) != 0 &&
+           attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+}
+
+/* Rows of the query, or of the output's gradient, from row r of the tile up to `end`, of one head,
+ * as terms of sums: where they lie or, for all blocks of a tile with a single head, copied once. */
+static ONE_COPY matrix
+terms_of_rows(backward_work *w, const attn_array *rows, ptrdiff_t r, ptrdiff_t end,
+              ptrdiff_t n_columns)
+{
+    kept_rows *kept = &w->terms[rows == &w->g->grad_output];
+    bool one_head = end_of_head(&w->task, 0) == w->task.n_rows;
+    ptrdiff_t first = one_head ? 0 : r, n = one_head ? w->task.n_rows : end - r;
+
+    if (!kept->are_there) {
+        ptrdiff_t width = round_up(n_columns, LANES) + (cross_lines(rows) ? LANES : 0);
+        kept->rows = fetch_rows(rows, query_row(w, rows, first), n, n_columns,
+                                n_columns, width, kept->memory);
+        kept->are_there = one_head && w->terms[0].memory != w->terms[1].memory;
+        if (HAS_UNIT) { /* zeros up to whole instructions */
+            ptrdiff_t used = (n + TERMS - 1) / TERMS;
+            memset(kept->memory + used * width, 0,
+                   (size_t)((operands_of(n) - used) * width) * sizeof(operand));
+        }
+    }
+    return (matrix){kept->rows.at + (r - first) / TERMS * kept->rows.row,
+                    kept->rows.row};
 }
 
 /* Where the bias has the tile's rows. */

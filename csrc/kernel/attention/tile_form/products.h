@@ -17,19 +17,19 @@ slice_next(const prefetch next[2], ptrdiff_t d, ptrdiff_t some, ptrdiff_t dim,
 
 /* Are the products of tiles t and t + 1 computed at once? The second may see more keys. */
 static bool
-are_paired(const work *w, const span *spans, int t)
+are_paired(const task_rows *rows, const span *spans, int t)
 {
     const span *s = &spans[t];
 
-    return PAIRS_TILES && t + 1 < w->rows.n_tiles &&
-           tile_vectors(&w->rows, t + 1) == TILE_VECTORS && s[0].first == s[1].first &&
+    return PAIRS_TILES && t + 1 < rows->n_tiles &&
+           tile_vectors(rows, t + 1) == TILE_VECTORS && s[0].first == s[1].first &&
            s[0].n <= s[1].n && s[0].narrow == s[0].first + s[0].n &&
            s[1].narrow == s[1].first + s[1].n && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
 }
 
 /* The products of the keys of a span, or of two that are paired, with a tile's queries. Keys at
  * their end may be seen only by the vectors behind the first, or by the second tile. */
-static void
+static ONE_COPY void
 multiply_span(tile_product m, const span *s, int n_vec, bool paired)
 {
     ptrdiff_t n = paired ? s[0].n : s->narrow - s->first;
@@ -74,7 +74,7 @@ multiply_scores(work *w, const block *b, const span *spans, const span *seen)
             if (spans[t].n == 0) {
                 continue;
             }
-            bool paired = are_paired(w, spans, t);
+            bool paired = are_paired(&w->rows, spans, t);
             multiply_span(
                 (tile_product){
                     .base = {.c = scores_of(w, t),
@@ -188,7 +188,7 @@ add_block(work *w, const block *b, const span *spans, const span *seen, prefetch
         for (int t = 0; t < w->rows.n_tiles; t++) {
             if (spans[t].n > 0) {
                 bool paired =
-                    are_paired(w, spans, t) &&
+                    are_paired(&w->rows, spans, t) &&
                     w->chunk.empty[t] == w->chunk.empty[t + 1] &&
                     (values.finite || !(spans[t].masked || spans[t + 1].masked));
                 add_values(w, b, t, &spans[t], &values, due, paired);
