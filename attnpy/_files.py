@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import re
 import secrets
@@ -60,7 +61,8 @@ class Folder(os.PathLike[str]):
     """A model's folder, whose files are replaced together, once all are complete.
 
     `write_folder` makes one. At any moment it has the old files or the new ones, or no
-    ``config.json``, without which no model is read.
+    ``config.json``, without which no model is read. If no more than one file changes,
+    such as only the weights, there is no moment without it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -98,6 +100,18 @@ class Folder(os.PathLike[str]):
         """Remove a file, if it is there, when the others are replaced."""
         self.staged[os.path.realpath(self.path / name)] = None
 
+    def keep_same(self) -> None:
+        """Leave files as they are that would not change."""
+        same = [x for x in self.staged.items() if _are_same(*x)]
+        several = len(self.staged) - len(same) > 1
+        for target, temporary in same:
+            if several and target == self.entry:
+                continue  # it goes first and comes last
+            del self.staged[target]
+            if temporary is not None:
+                os.unlink(temporary)
+                unfinished.discard(temporary)
+
     def replace(self) -> None:
         """Replace the files, or none if that of the first one fails."""
         try:
@@ -111,8 +125,8 @@ class Folder(os.PathLike[str]):
     def _replace(self) -> None:
         """Replace the files that have not been replaced yet."""
         names = sorted(self.staged, key=lambda target: target == self.entry)
-        entry, is_first = self.staged.get(self.entry), True
-        if entry is not None and os.path.exists(entry) and os.path.exists(self.entry):
+        entry, is_first = self.staged.get(self.entry) or "", True
+        if len(names) > 1 and os.path.exists(entry) and os.path.exists(self.entry):
             os.replace(self.entry, self.hidden)
         for target in names:
             temporary = self.staged[target]
@@ -150,6 +164,7 @@ def write_folder(
     place = Folder(folder)
     try:
         write(place)
+        place.keep_same()
         place.replace()
     except BaseException:
         place.discard()
@@ -193,6 +208,16 @@ def write_whole(
         if isinstance(error, OSError) and error.errno and error.filename in names:
             raise OSError(error.errno, error.strerror, given) from error
         raise
+
+
+def _are_same(target: str, temporary: str | None) -> bool:
+    """Tell whether a file has the content of its new one, or is not there for None."""
+    if temporary is None:
+        return not os.path.lexists(target)
+    try:
+        return os.path.isfile(target) and filecmp.cmp(temporary, target, False)
+    except OSError:
+        return False
 
 
 def _temporary(target: str) -> str:

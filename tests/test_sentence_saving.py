@@ -243,6 +243,33 @@ class KilledError(BaseException):
 def test_a_save_that_is_killed_leaves_the_old_model_or_the_new_or_none(
     saves, monkeypatch
 ):
+    states = killed(saves, monkeypatch)
+    # One replacement hides the old model, the last shows the new one.
+    first = states.index(None)
+    assert first > 0
+    assert states[first:] == [None] * (len(states) - first - 2) + [1, "whole"]
+    assert states[:first] == [0] * first
+
+
+def test_a_save_of_other_weights_leaves_a_model_at_any_moment(saves, monkeypatch):
+    folder = saves[0]
+    old = SentenceEncoder.from_pretrained(folder)
+    new = SentenceEncoder.from_pretrained(folder)
+    new.model.token_embedding = np.flip(new.model.token_embedding, 0).copy()
+    expected = [each.encode(TEXTS[0]).tolist() for each in (old, new)]
+
+    def which():
+        encoder = SentenceEncoder.from_pretrained(folder)
+        return expected.index(encoder.encode(TEXTS[0]).tolist())
+
+    changed = folder, old.save_pretrained, new.save_pretrained, which
+    states = killed(changed, monkeypatch)
+    assert states.count(1) >= 1
+    assert states == [0] * states.count(0) + [1] * states.count(1) + ["whole"]
+
+
+def killed(saves, monkeypatch):
+    """What a save leaves if it is killed before each replacement and removal."""
     folder, save_old, save_new, found = saves
     states, calls = [], {name: getattr(os, name) for name in ("replace", "unlink")}
     while not states or states[-1] != "whole":
@@ -267,10 +294,7 @@ def test_a_save_that_is_killed_leaves_the_old_model_or_the_new_or_none(
         states[-1] = states[-1] or found()
         save_old(folder)
         assert found() == 0
-    assert states[0] == 0
-    # One replacement hides the old model, the last shows the new one.
-    assert states[1:-2] == [None] * 8
-    assert states[-2:] == [1, "whole"]
+    return states
 
 
 def test_a_save_that_is_interrupted_leaves_the_old_model_or_the_new(saves):
