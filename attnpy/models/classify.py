@@ -210,8 +210,8 @@ class TextClassifier:
         folder : str or path
             Made if it is not there. Files of these names are replaced together: those
             of the model's own `save_pretrained`, ``tokenizer.json`` and
-            ``tokenizer_config.json``. The
-            configuration has `label_names`, and `function` as ``problem_type``.
+            ``tokenizer_config.json``. The configuration has `label_names`, and
+            `function` as ``problem_type``.
 
         Raises
         ------

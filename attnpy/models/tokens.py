@@ -211,8 +211,7 @@ class TokenClassifier:
         folder : str or path
             Made if it is not there. Files of these names are replaced together: those
             of the model's own `save_pretrained`, ``tokenizer.json`` and
-            ``tokenizer_config.json``. The
-            configuration has `label_names`.
+            ``tokenizer_config.json``. The configuration has `label_names`.
 
         Raises
         ------
@@ -522,8 +521,7 @@ class FillMask:
         folder : str or path
             Made if it is not there. Files of these names are replaced together: those
             of the model's own `save_pretrained`, ``tokenizer.json`` and
-            ``tokenizer_config.json``. This
-            has `mask_token`.
+            ``tokenizer_config.json``. This has `mask_token`.
 
         Raises
         ------
