@@ -8,6 +8,7 @@
 #define REAL_BITS 32
 #define PANEL_ROWS 6
 #define TILE_VECTORS 2
+#define LOADS_COLUMNS 1
 #include "vec/avx2_f32.h"
 
 #endif

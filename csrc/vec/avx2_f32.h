@@ -127,26 +127,34 @@ static inline v_real v_byte(v_real a, int k)
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(x, 24));
 }
 
-/* Three rounds: neighbours' 32-bit and 64-bit halves, then 128-bit halves. */
+/* Transposes 4 x 4 numbers within each half: 32-bit neighbours, then 64-bit ones. */
+static INLINE void v_transpose_halves(v_real a[4])
+{
+    v_real lo = _mm256_unpacklo_ps(a[0], a[1]), hi = _mm256_unpackhi_ps(a[0], a[1]);
+    v_real lo2 = _mm256_unpacklo_ps(a[2], a[3]), hi2 = _mm256_unpackhi_ps(a[2], a[3]);
+    a[0] = _mm256_shuffle_ps(lo, lo2, 0x44);
+    a[1] = _mm256_shuffle_ps(lo, lo2, 0xee);
+    a[2] = _mm256_shuffle_ps(hi, hi2, 0x44);
+    a[3] = _mm256_shuffle_ps(hi, hi2, 0xee);
+}
 static INLINE void v_transpose(v_real a[LANES])
 {
-    v_real t[LANES];
-    UNROLLED for (int i = 0; i < 8; i += 2)
-    {
-        t[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
-    }
-    UNROLLED for (int i = 0; i < 8; i += 4)
-    {
-        a[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        a[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        a[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        a[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
+    v_transpose_halves(a), v_transpose_halves(a + 4);
     UNROLLED for (int i = 0; i < 4; i++)
     {
-        t[i] = a[i + 4];
-        a[i + 4] = _mm256_permute2f128_ps(a[i], t[i], 0x31);
-        a[i] = _mm256_permute2f128_ps(a[i], t[i], 0x20);
+        v_real t = a[i + 4];
+        a[i + 4] = _mm256_permute2f128_ps(a[i], t, 0x31);
+        a[i] = _mm256_permute2f128_ps(a[i], t, 0x20);
     }
+}
+
+/* a[k] = column k of these rows. Loads bring halves to their places: two ports shuffle. */
+static INLINE void v_load_columns(v_real a[LANES], const real *const rows[LANES])
+{
+    UNROLLED for (int i = 0; i < 8; i++)
+    {
+        a[i] = _mm256_castps128_ps256(_mm_loadu_ps(rows[i % 4] + i / 4 * 4));
+        a[i] = _mm256_insertf128_ps(a[i], _mm_loadu_ps(rows[i % 4 + 4] + i / 4 * 4), 1);
+    }
+    v_transpose_halves(a), v_transpose_halves(a + 4);
 }
