@@ -89,9 +89,9 @@ gathered_bytes(const attn_array *array, ptrdiff_t dim)
                : 0;
 }
 
-/* May the panel have rows that vector products do not read where they lie? It takes half of the
- * second-level cache of the CPUs that pair tiles, and was not measured on others. */
-enum { KEEPS_ROWS = HAS_MANY_ROWS && TERMS == 1 };
+/* May the panel have rows that vector products do not read where they lie? With AVX-512 it takes
+ * half of the second-level cache of the CPUs that pair tiles, and was not measured on others. */
+enum { KEEPS_ROWS = REAL_BITS == 32 && LANES >= 8 && TERMS == 1 };
 
 /* The panel of tiles, or of rows: as many blocks of values as there are and have room, and then of
  * keys. Whole tiles of keys of 64 dimensions are read as fast where they lie. The number of keys
@@ -168,8 +168,8 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
     }
     w->panel_blocks = w->panel_key_blocks = 0;
-    bool keeps =
-        KEEPS_ROWS && !are_bytes(&p->key) && attn_get_tuning(ATTN_TUNE_PAIR_TILES);
+    bool keeps = KEEPS_ROWS && !are_bytes(&p->key) &&
+                 (!HAS_MANY_ROWS || attn_get_tuning(ATTN_TUNE_PAIR_TILES));
     if ((HAS_UNIT || keeps) && !w->rows.row_form) {
         lay_out_panel(p, &a, w);
     }
