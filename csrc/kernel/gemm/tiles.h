@@ -103,8 +103,8 @@ multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_v
     store_sums(sum, c, c_row, m->c_tile, rows, n_vec);
 }
 
-/* Multiplies `rows` rows from i on, if a panel has more and as many are left; of two tiles again,
- * if they are left twice. Returns the next row. */
+/* Multiplies `rows` rows from i on, if a panel has more and as many are left; again, if they are
+ * left twice, as of panels of six. Returns the next row. */
 static INLINE ptrdiff_t
 multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
@@ -116,7 +116,7 @@ multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_ve
     do {
         multiply_panel(m, i, rows, n_vec, a_transposed, NULL);
         i += rows;
-    } while (n_vec > TILE_VECTORS && m->base.n_rows - i >= rows);
+    } while (panel_rows(n_vec) == 6 && m->base.n_rows - i >= rows);
     return i;
 }
 
@@ -177,9 +177,9 @@ static INLINE void
 multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
 {
     const int rows = panel_rows(n_vec);
-    ptrdiff_t i = 0, n_panels = m->base.n_rows / rows;
+    ptrdiff_t i = 0, n_panels = m->base.n_rows / rows, n_rest = m->base.n_rows % rows;
 
-    if (n_vec > TILE_VECTORS && n_panels > 0 && m->base.n_rows % rows == 2) {
+    if (rows == 6 && n_panels > 0 && (n_rest == 2 || n_rest == 3)) {
         n_panels--; /* twice four rows, for two would not keep the units busy */
     }
     stepwise next = choose_stepwise(m, n_panels);
