@@ -15,6 +15,12 @@ clamp(wide x, ptrdiff_t low, ptrdiff_t high)
     return x < low ? low : x > high ? high : (ptrdiff_t)x;
 }
 
+static ptrdiff_t
+clamp_size(ptrdiff_t x, ptrdiff_t low, ptrdiff_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
 /* How many keys behind its position a row may see; < 0: all. */
 static int64_t
 keys_behind(const attn_problem *p)
@@ -26,31 +32,19 @@ void
 attn_see_ranges(const attn_problem *p, int64_t q_offset, int64_t kv_length,
                 attn_task *task)
 {
-    int64_t behind = keys_behind(p);
-    bool same = behind < 0 && p->window_left < 0;
+    /* As wide as no sum with a query's index overflows. */
+    const ptrdiff_t far = PTRDIFF_MAX / 2;
+    int64_t behind = keys_behind(p), before = p->window_left;
     ptrdiff_t query = task->n_rows > 0 ? task->first_row % task->n_queries : 0;
+    ptrdiff_t end = clamp(kv_length, 0, p->n_keys);
+    ptrdiff_t from = before < 0 ? -far : clamp((wide)q_offset - before, -far, far);
+    ptrdiff_t to = behind < 0 ? far : clamp((wide)q_offset + behind + 1, -far, far);
 
     for (ptrdiff_t r = 0; r < task->n_rows; r++) {
-        if (same && r > 0) {
-            task->see_from[r] = task->see_from[0];
-            task->see_to[r] = task->see_to[0];
-            continue;
-        }
-        wide position = (wide)q_offset + query;
-        wide from = 0;
-        wide to = kv_length;
-
-        if (p->window_left >= 0) {
-            from = position - p->window_left;
-        }
-        if (behind >= 0 && position + behind + 1 < to) {
-            to = position + behind + 1;
-        }
-        task->see_from[r] = clamp(from, 0, p->n_keys);
-        task->see_to[r] = clamp(to, 0, p->n_keys);
-        if (task->see_from[r] >= task->see_to[r]) {
-            task->see_from[r] = task->see_to[r] = 0;
-        }
+        ptrdiff_t first = clamp_size(from + query, 0, p->n_keys);
+        ptrdiff_t last = clamp_size(to + query, 0, end);
+        task->see_from[r] = first < last ? first : 0;
+        task->see_to[r] = first < last ? last : 0;
         query = query + 1 < task->n_queries ? query + 1 : 0; /* a division takes long */
     }
 }
