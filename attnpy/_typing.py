@@ -20,7 +20,7 @@ Activation = (
     PlainActivation | Literal["swiglu", "geglu", "geglu_tanh", "reglu", "swiglu_oai"]
 )
 PoolerActivation = PlainActivation
-TokenPooling = Literal["cls", "mean"]
+TokenPooling = Literal["cls", "mean", "late"]
 DistanceTerm = Literal["c2p", "p2c"]
 Precision = Literal["promoted", "narrow", "wide"]
 NormKind = Literal["layer", "rms"]

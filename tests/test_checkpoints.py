@@ -154,6 +154,12 @@ HEADS = {
     ),
     "albert": ("predictions.dense.weight", "sop_classifier.classifier.bias"),
     "modernbert": ("head.dense.weight", "decoder.bias", "classifier.weight"),
+    "eurobert": (
+        "lm_head.weight",
+        "dense.weight",
+        "classifier.bias",
+        "qa_outputs.bias",
+    ),
     "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
     "gte": ("lm_head.dense.bias", "classifier.bias", "qa_outputs.bias"),
     **dict.fromkeys(

@@ -116,7 +116,9 @@ def test_options_are_judged(tmp_path):
 
 
 @pytest.mark.parametrize("function", ["softmax", "sigmoid", "none"])
-@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "deberta-v2"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "roberta", "modernbert", "eurobert", "deberta-v2"]
+)
 def test_what_is_saved_is_read_again_here_and_there(tmp_path, kind, function):
     (tmp_path / "a").mkdir()
     write_scorer(tmp_path / "a", kind, 3, truncation_side="left")

@@ -263,6 +263,7 @@ OF_GATED = {"hidden_size": 24, "num_attention_heads": 2}
 OTHER_VALUES_OF = {
     **dict.fromkeys(families.GATED, OF_GATED),
     "modernbert": {**OF_GATED, "layer_types": [FULL] * 4, **WINDOWED_ROPE},
+    "eurobert": {"hidden_size": 24, "num_attention_heads": 3, "head_dim": 4},
     "new": {**OF_GATED, "rope_scaling": {"type": "ntk", "factor": 3.0}},
     "qwen2_moe": {"layer_types": [FULL] * 3, "max_window_layers": 3},
     "smollm3": {

@@ -286,11 +286,13 @@ def test_bert_gives_their_weights_and_states():
 
 KIN = [kind for kind in families.KIN if kind != "bert"]
 GATED = [
-    *((kind, {}) for kind in ("modernbert", "nomic_bert", "gte")),
+    *((kind, {}) for kind in ("modernbert", "eurobert", "nomic_bert", "gte")),
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
     ("modernbert", {"layer_types": [FULL, SLIDING, SLIDING, FULL]}),
     ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 8}),
     ("modernbert", {"hidden_activation": "relu", "rope_scaling": {**DYNAMIC}}),
+    ("eurobert", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
+    ("eurobert", {"head_dim": 4, "rope_scaling": {**DYNAMIC}}),
     ("nomic_bert", {"hidden_act": "gelu", "head_dim": 6}),
     ("nomic_bert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
     ("gte", {"type_vocab_size": 0, "hidden_act": "relu", "rope_theta": None}),
@@ -304,7 +306,7 @@ def kin(kind, **changes):
 
 def kin_of(config):
     kind, given = config["model_type"], copy.deepcopy(config)
-    given |= {"pad_token_id": 0} if kind == "modernbert" else {}
+    given |= {"pad_token_id": 0} if kind in ("modernbert", "eurobert") else {}
     made = transformers.CONFIG_MAPPING[kind](**given, attn_implementation="eager")
     torch.manual_seed(0)
     model = randomized(transformers.AutoModel.from_config(made).double())
@@ -557,6 +559,8 @@ def test_bert_pools_and_classifies_as_theirs(tmp_path, activation, n_labels):
         *((kind, {}) for kind in families.ENCODERS if kind != "new"),
         ("modernbert", {"classifier_pooling": "mean", "classifier_bias": True}),
         ("modernbert", {"classifier_activation": "relu", "norm_bias": True}),
+        ("eurobert", {"classifier_pooling": "bos"}),
+        ("eurobert", {"classifier_pooling": "mean"}),
     ],
 )
 def test_texts_are_classified_as_theirs(tmp_path, kind, changes):
@@ -630,6 +634,8 @@ def test_decoders_classify_texts_as_theirs(tmp_path, kind):
         ("distilbert", {"activation": "relu"}),
         ("modernbert", {"classifier_activation": "relu", "classifier_bias": True}),
         ("modernbert", {"decoder_bias": False, "norm_bias": True}),
+        ("eurobert", {"tie_word_embeddings": True}),
+        ("eurobert", {"mlp_bias": True}),
     ],
 )
 @pytest.mark.parametrize("task", ["TokenClassification", "MaskedLM"])
@@ -671,6 +677,7 @@ OPTIONS = {
 }
 HEADS = {
     "modernbert": [*TASKS, "SequenceClassification"],
+    "eurobert": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     "nomic_bert": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     "gte": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     **{kind: [*TASKS, "SequenceClassification"] for kind in KIN},
@@ -684,6 +691,7 @@ CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"camembert": "Camembert"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
 CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
+CLASSES |= {"eurobert": "EuroBert"}
 CLASSES |= {"nomic_bert": "NomicBert", "gte": "Gte", "deberta-v2": "DebertaV2"}
 CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}
 

@@ -150,8 +150,8 @@ def test_rotary_encoders_take_longer_texts_and_have_no_table(kind):
     ids = np.arange(20)
     expected = families.bert_states(tensors, config, ids)
     assert_close(model(ids), expected, np.float64)
-    if kind == "modernbert":
-        with pytest.raises(ValueError, match="pooler: expected False, as modernbert"):
+    if kind in ("modernbert", "eurobert"):
+        with pytest.raises(ValueError, match=f"pooler: expected False, as {kind}"):
             BertEncoder.from_config(config, pooler=True)
 
 
@@ -168,9 +168,16 @@ def test_gated_encoders_give_a_text_the_same_bits_in_any_company(kind):
     assert np.isfinite(left[mask]).all()
 
 
-def test_a_mean_of_tokens_is_that_of_those_that_exist():
-    changes = {"classifier_pooling": "mean", "num_labels": 3, "norm_bias": True}
-    config = {**families.MODERNBERT, **changes}
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("modernbert", {"classifier_pooling": "mean", "norm_bias": True}),
+        ("eurobert", {"classifier_pooling": "late", "attention_bias": True}),
+        ("eurobert", {"classifier_pooling": "mean", "mlp_bias": True}),
+    ],
+)
+def test_a_mean_of_tokens_is_that_of_those_that_exist(kind, changes):
+    config = {**families.ENCODERS[kind], **changes, "num_labels": 3}
     rng = np.random.default_rng(0)
     model = BertEncoder.from_config(config, classifier=True, dtype=np.float64, rng=rng)
     for array in model.parameters().values():

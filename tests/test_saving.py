@@ -208,7 +208,7 @@ def test_transformers_loads_what_is_saved(tmp_path, kind, n_labels):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     # Elsewhere it is beyond the tokens.
-    padded = kind in ("phi3", "modernbert", "smollm3", "glm", "glm4")
+    padded = kind in ("phi3", "modernbert", "eurobert", "smollm3", "glm", "glm4")
     padding = {"pad_token_id": 0} if padded else {}
     write(tmp_path / "a", kind, n_labels, **padding)
     read, options = reads(kind, n_labels)

@@ -20,7 +20,9 @@ from attnpy.models import (
 
 sentences.require()
 
-KINDS = pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "electra"])
+KINDS = pytest.mark.parametrize(
+    "kind", ["bert", "roberta", "modernbert", "eurobert", "electra"]
+)
 STRATEGIES = ["none", "simple", "first", "average", "max"]
 MASKED = [f"the {MASK} is sleeping", f"{MASK} {MASK}", f"a dog barks {MASK} leafy"]
 
@@ -76,7 +78,7 @@ def test_words_are_those_of_the_models_scores(filler):
     assert [len(x) for x in filler.predict(MASKED[1])] == [5, 5]
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "eurobert"])
 def test_what_is_saved_is_read_again_here_and_there(tmp_path, kind):
     write_with_head(tmp_path, kind, token_classifier=True)
     first = TokenClassifier.from_pretrained(tmp_path)

@@ -25,6 +25,7 @@ from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.ernie import ERNIE4_5
+from attnpy._families.eurobert import EUROBERT
 from attnpy._families.exaone import EXAONE4
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.glm import GLM, GLM4
@@ -62,7 +63,7 @@ FAMILIES: dict[str, Declaration] = {
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(DEBERTA, DEBERTA_V2),
-        *(MODERNBERT, NOMIC_BERT, GTE, GTE_NEW),
+        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),

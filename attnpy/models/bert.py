@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Activation,
         Array,
         DistanceTerm,
+        NormKind,
         PlainActivation,
         PoolerActivation,
         TokenPooling,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
         """The options of a call that returns more than the vectors."""
 
 
-POOLINGS = "cls", "mean"
+POOLINGS = "cls", "mean", "late"
 TABLES = "token_embedding", "position_embedding", "segment_embedding"
 
 
@@ -85,7 +86,8 @@ class BertEncoder:
 
     RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ELECTRA, ALBERT and DeBERTa
     differ only in positions, types and embeddings; ModernBERT, NomicBERT and GTE also
-    in networks with a gate, missing biases and the place of norms.
+    in networks with a gate, missing biases and the place of norms; EuroBERT also in
+    the kind of norms and in heads that share keys.
 
     Parameters
     ----------
@@ -93,7 +95,7 @@ class BertEncoder:
         As in `attnpy.blocks.Encoder`.
     vocab_size : int
         `V`, the number of different tokens.
-    head_dim : int, optional
+    head_dim, num_kv_heads : int, optional
         As in `attnpy.blocks.Encoder`.
     max_length : int, optional
         The number of positions; with `rotary`, for how many tokens the model is made.
@@ -102,8 +104,12 @@ class BertEncoder:
         model without types.
     activation : str, optional
         Of the feed-forward networks, as in `attnpy.blocks.FeedForward`.
+    norm : {"layer", "rms"}, optional
+        Of the layers and after them, as in `attnpy.blocks.Encoder`.
     eps : float, optional
         Of the norms.
+    embedding_norm : bool, optional
+        False leaves out the norm of the embeddings: EuroBERT.
     rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
         Rotary positions instead of a table. A list has one for each layer.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
@@ -121,8 +127,9 @@ class BertEncoder:
     pooler : bool, optional
         Add the matrix that turns the vector of the first token into that of the text:
         `pool`.
-    pooling : {"cls", "mean"}, optional
-        What `pool` takes: the vector of the first token, or the mean of all.
+    pooling : {"cls", "mean", "late"}, optional
+        What `pool` takes: the vector of the first token, or the mean of all. "late"
+        takes each token's, and the mean after the activation.
     pooler_activation : str, optional
         What `pool` does to each number of that vector: an activation without a gate.
     pooler_norm : bool, optional
@@ -163,11 +170,14 @@ class BertEncoder:
     token_dense : bool, optional
         That head begins with a matrix, an activation and a norm: ModernBERT.
     masked_words : bool, optional
-        Add a head for the scores of all words in the place of a token: `logits`. It
-        begins with a matrix, an activation and a norm, and ends with products with the
-        embeddings.
+        Add a head for the scores of all words in the place of a token: `logits`.
+    word_dense : bool, optional
+        That head begins with a matrix, an activation and a norm.
+    word_tied : bool, optional
+        That head ends with products with the embeddings. False: with a matrix of its
+        own.
     head_activation : str, optional
-        Of the last two.
+        Of the heads of tokens and words.
     head_bias : bool, optional
         Have a bias in the first matrix of these heads, and of the pooler.
     word_bias : bool, optional
@@ -186,8 +196,8 @@ class BertEncoder:
     segment_embedding : ndarray, shape (num_types, D), or None
         Initially normal random numbers with standard deviation 0.02; None without
         types. `D` is `embedding_dim`, or `E` without it.
-    norm : attnpy.blocks.LayerNorm
-        Of the sum of the three.
+    norm : attnpy.blocks.LayerNorm or None
+        Of the sum of the three; None without `embedding_norm`.
     projection_weight, projection_bias : ndarray, shape (D, E) and (E,), or None
         What makes vectors of the size of the layers; None without `embedding_dim`.
     embed_dim : int
@@ -234,8 +244,8 @@ class BertEncoder:
     al., "MPNet: Masked and Permuted Pre-training for Language Understanding" (2020);
     Clark et al., "ELECTRA" (2020); Lan et al., "ALBERT" (2020); Warner et al.,
     "Smarter, Better, Faster, Longer" (2024), ModernBERT; He et al., "DeBERTaV3" (2023);
-    Nussbaum et al., "Nomic Embed"
-    (2024); Zhang et al., "mGTE" (2024).
+    Nussbaum et al., "Nomic Embed" (2024); Zhang et al., "mGTE" (2024); Boizard et al.,
+    "EuroBERT" (2025).
 
     Examples
     --------
@@ -269,7 +279,7 @@ class BertEncoder:
     token_embedding: Array
     position_embedding: Array | None
     segment_embedding: Array | None
-    norm: LayerNorm
+    norm: LayerNorm | None
     projection_weight: Array | None
     projection_bias: Array | None
     encoder: Encoder
@@ -302,10 +312,13 @@ class BertEncoder:
         *,
         vocab_size: int,
         head_dim: int | None = None,
+        num_kv_heads: int | None = None,
         max_length: int = 512,
         num_types: int = 2,
         activation: Activation = "gelu",
+        norm: NormKind = "layer",
         eps: float = 1e-12,
+        embedding_norm: bool = True,
         rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
         window: Window | list[Window | None] | None = None,
         norm_first: bool = False,
@@ -334,6 +347,8 @@ class BertEncoder:
         num_token_labels: int | None = None,
         token_dense: bool = False,
         masked_words: bool = False,
+        word_dense: bool = True,
+        word_tied: bool = True,
         head_activation: PlainActivation = "gelu",
         head_bias: bool = True,
         word_bias: bool = True,
@@ -364,7 +379,9 @@ class BertEncoder:
         if _checks.size(num_types, "num_types") > 0:
             self.segment_embedding = table(num_types, "num_types")
         norm_bias = _checks.flag(norm_bias, "norm_bias")
-        self.norm = LayerNorm(width, eps=eps, bias=norm_bias, dtype=dtype)
+        self.norm = None
+        if _checks.flag(embedding_norm, "embedding_norm"):
+            self.norm = LayerNorm(width, eps=eps, bias=norm_bias, dtype=dtype)
         self.projection_weight = self.projection_bias = None
         if embedding_dim is not None:
             self.projection_weight = table(width, "embedding_dim", embed_dim)
@@ -375,8 +392,10 @@ class BertEncoder:
             num_heads,
             hidden_dim,
             head_dim=head_dim,
+            num_kv_heads=num_kv_heads,
             shared=shared,
             norm_first=norm_first,
+            norm=norm,
             activation=activation,
             bias=True,
             eps=eps,
@@ -447,8 +466,18 @@ class BertEncoder:
             self.token_head = TokenHead(embed_dim, n_labels, dense=dense, **how)
         if _checks.flag(masked_words, "masked_words"):
             how["bias"] = _checks.flag(word_bias, "word_bias")
+            dense = _checks.flag(word_dense, "word_dense")
+            is_tied = _checks.flag(word_tied, "word_tied")
+            if is_tied and not dense and width != embed_dim:
+                raise ValueError(
+                    "word_dense: expected True with word_tied and embedding_dim, got "
+                    "False"
+                )
             self.word_head = TokenHead(
-                embed_dim, vocab_size, table_dim=width, dense=True, **how
+                *(embed_dim, vocab_size),
+                table_dim=width if is_tied else None,
+                dense=dense,
+                **how,
             )
 
     def _zeros(self, size: int) -> Array:
@@ -496,6 +525,8 @@ class BertEncoder:
         mha, head = self.encoder.layers[0].self_attention, self.word_head
         types, classes = self.segment_embedding, self.classifier_bias
         distances, projection = self.relative_bias, self.projection_weight
+        norms = self.norm, *(layer.norm_2 for layer in self.encoder.layers)
+        norm = next(norm for norm in norms if norm is not None)
         return {
             **_stack.stack_fields(self.encoder),
             "bias": None,
@@ -506,7 +537,8 @@ class BertEncoder:
                     ("qkv_bias", mha.b_q),
                     ("out_bias", mha.b_o),
                     ("feed_forward_bias", network.b_2),
-                    ("norm_bias", self.norm.bias),
+                    ("norm_bias", getattr(norm, "bias", norm)),
+                    ("embedding_norm", self.norm),
                     ("first_norm", self.encoder.layers[0].norm_1),
                 )
                 if array is None
@@ -516,7 +548,7 @@ class BertEncoder:
             if (network.b_1 is None) == (network.b_2 is None)
             else network.b_1 is not None,
             "activation": network.activation,
-            "eps": self.norm.eps,
+            "eps": norm.eps,
             "vocab_size": len(self.token_embedding),
             "max_length": self.max_length,
             "rotary": self.rotary,
@@ -533,6 +565,8 @@ class BertEncoder:
             "num_labels": None if classes is None else len(classes),
             "num_token_labels": self._num_token_labels(),
             "masked_words": head is not None,
+            "word_dense": None if head is None else head.dense_weight is not None,
+            "word_tied": None if head is None else head.classifier_weight is None,
             "head_activation": None if head is None else head.activation,
         }
 
@@ -578,7 +612,8 @@ class BertEncoder:
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, camembert, distilbert, mpnet,
-            electra, albert, deberta, deberta-v2, modernbert, nomic_bert, gte or new.
+            electra, albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte
+            or new.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional
@@ -933,7 +968,7 @@ class BertEncoder:
             each = types.ndim == 2 and len(types) == len(ids)
             of_part = types[part] if each else types
             tokens = self._embed(ids[part], of_part, num_threads)
-            tokens = self.norm(tokens, num_threads=num_threads)
+            tokens = _stack.normalized(self.norm, tokens, num_threads)
             tokens = self._projected(tokens, num_threads)
             existing = None if ends is None else ends[part]
             return _embedding.run_existing(
@@ -997,7 +1032,9 @@ class BertEncoder:
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
         embedded = self._embed(ids, types, num_threads)
-        normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
+        normed, of_norm = embedded, None
+        if self.norm is not None:
+            normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
         rate, seed = _dropout.checked(dropout, dropout_seed)
         of_embeddings, of_layers = _dropout.seeds(seed, 2)
         normed, of_dropped = _dropout.dropped(normed, rate, of_embeddings)
@@ -1042,15 +1079,18 @@ class BertEncoder:
                 collected.add(
                     {"projection_weight": of_weight, "projection_bias": of_bias}
                 )
-            found = of_norm(of_dropped(grad))
-            collected.add(found.parameters, "norm.")
+            grad = of_dropped(grad)
+            if of_norm is not None:
+                found = of_norm(grad)
+                collected.add(found.parameters, "norm.")
+                grad = found.x
             places = {"token_embedding": ids, "segment_embedding": types}
             if self.position_embedding is not None:
                 places["position_embedding"] = self._places(ids)
             for name, place in places.items():
                 if (table := getattr(self, name)) is not None:
                     table = _vjp.look_up_vjp(
-                        table, np.broadcast_to(place, ids.shape), found.x
+                        table, np.broadcast_to(place, ids.shape), grad
                     )
                     collected.add({name: table})
             return collected.parameters()
@@ -1071,8 +1111,8 @@ class BertEncoder:
         states : array_like, shape (L, E) or (B, L, E)
             Vectors from a call.
         lengths : int or array_like of int, shape (B,), optional
-            As in that call. They matter to a model with `pooling` "mean", which takes
-            the mean of the tokens' vectors.
+            As in that call. They matter to a model with `pooling` "mean" or "late",
+            which takes the mean over the tokens.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
@@ -1081,7 +1121,8 @@ class BertEncoder:
         -------
         ndarray, shape (E,) or (B, E)
             ``tanh(states[..., 0, :] @ pooler_weight + pooler_bias)``, or another
-            `pooler_activation`, and then `pooler_norm`.
+            `pooler_activation`, and then `pooler_norm`. With `pooling` "late" it is the
+            mean of this over all tokens, before `pooler_norm`.
 
         Raises
         ------
@@ -1089,8 +1130,8 @@ class BertEncoder:
             If an argument has the wrong kind, dtype or shape. If the model has no
             pooler.
         """
-        weight, first, _ = self._taken(_checks.array(states, "states"), lengths)
-        vectors = self._active(first, weight, num_threads)
+        weight, first, ends = self._taken(_checks.array(states, "states"), lengths)
+        vectors = self._active(first, weight, ends, num_threads)
         if self.pooler_norm is None:
             return vectors
         return self.pooler_norm(vectors, num_threads=num_threads)
@@ -1127,7 +1168,7 @@ class BertEncoder:
         tokens = _vjp.floating(states, "states")
         weight, first, ends = self._taken(tokens, lengths)
         before = linear(first, weight, self.pooler_bias, num_threads=num_threads)
-        vectors, of_norm = self._active(first, weight, num_threads), None
+        vectors, of_norm = self._active(first, weight, ends, num_threads), None
         if self.pooler_norm is not None:
             vectors, of_norm = self.pooler_norm.vjp(vectors, num_threads=num_threads)
         checked = _vjp.of_output(vectors)
@@ -1139,6 +1180,8 @@ class BertEncoder:
                 grad = of_vectors.x
                 for name, array in of_vectors.parameters.items():
                     found[f"pooler_norm.{name}"] = array
+            if self.pooling == "late":
+                grad = _of_means(grad, first, ends)
             grad = activation_vjp(
                 grad,
                 before,
@@ -1152,17 +1195,12 @@ class BertEncoder:
                 self.pooler_bias,
                 num_threads=num_threads,
             )
-            of_states = np.zeros(tokens.shape, tokens.dtype)
-            if ends is None:
+            of_states = of_first
+            if self.pooling == "mean":
+                of_states = _of_means(of_first, tokens, ends)
+            elif self.pooling == "cls":
+                of_states = np.zeros(tokens.shape, tokens.dtype)
                 of_states[..., 0, :] = of_first
-            else:
-                for n, to, of_one in zip(
-                    ends.reshape(-1),
-                    of_states.reshape(-1, *tokens.shape[-2:]),
-                    of_first.reshape(-1, tokens.shape[-1]),
-                    strict=True,
-                ):
-                    to[:n] = of_one / tokens.dtype.type(n)
             found["pooler_weight"] = of_weight
             if of_bias is not None:
                 found["pooler_bias"] = of_bias
@@ -1170,41 +1208,42 @@ class BertEncoder:
 
         return vectors, pullback
 
-    def _active(self, first: Array, weight: Array, num_threads: int | None) -> Array:
-        """Return the pooler's product, after its activation."""
+    def _active(
+        self,
+        first: Array,
+        weight: Array,
+        ends: NDArray[np.int64],
+        num_threads: int | None,
+    ) -> Array:
+        """Return the pooler's product, after its activation, (E,) or (B, E)."""
         with _checks.renamed(x="states"):
-            return linear(
+            vectors = linear(
                 first,
                 weight,
                 self.pooler_bias,
                 activation=self.pooler_activation,
                 num_threads=num_threads,
             )
+        return _means(vectors, ends) if self.pooling == "late" else vectors
 
     def _taken(
         self, states: Array, lengths: ArrayLike | None
-    ) -> tuple[Array, Array, NDArray[np.int64] | None]:
+    ) -> tuple[Array, Array, NDArray[np.int64]]:
         """Return the pooler's matrix, and what it is multiplied by: (E,) or (B, E).
 
-        The last one is how many tokens that is the mean of; None for the first token.
+        With `pooling` "late" that is (L, E) or (B, L, E). The last one is how many
+        tokens each text has.
         """
         if self.pooler_weight is None:
             raise ValueError(
                 "pooler: expected a model with pooler=True, got one without"
             )
         ends = _embedding.checked_states(states, lengths, self.embed_dim, "first")
-        *batch, n_tokens, size = states.shape
         if self.pooling == "cls":
-            return self.pooler_weight, states[..., 0, :], None
-        kind = _dtypes.arithmetic(states.dtype)
-        means = [
-            np.add.reduce(text[:n], axis=0, dtype=kind) / kind.type(n)
-            for text, n in zip(
-                states.reshape(-1, n_tokens, size), ends.reshape(-1), strict=True
-            )
-        ]
-        mean = np.array(means, kind).reshape(*batch, size).astype(states.dtype)
-        return self.pooler_weight, mean, ends
+            return self.pooler_weight, states[..., 0, :], ends
+        if self.pooling == "late":
+            return self.pooler_weight, states, ends
+        return self.pooler_weight, _means(states, ends), ends
 
     def classify(
         self,
@@ -1519,6 +1558,32 @@ def _check_pooler(family: Declaration, pooler: bool) -> None:
         raise ValueError(
             f"pooler: expected False, as {family.model_type} has none, got True"
         )
+
+
+def _means(states: Array, ends: NDArray[np.int64]) -> Array:
+    """Return the means (..., E) of the first vectors of (..., L, E)."""
+    *batch, n_tokens, size = states.shape
+    kind = _dtypes.arithmetic(states.dtype)
+    means = [
+        np.add.reduce(text[:n], axis=0, dtype=kind) / kind.type(n)
+        for text, n in zip(
+            states.reshape(-1, n_tokens, size), ends.reshape(-1), strict=True
+        )
+    ]
+    return np.array(means, kind).reshape(*batch, size).astype(states.dtype)
+
+
+def _of_means(grad: Array, states: Array, ends: NDArray[np.int64]) -> Array:
+    """Return the gradient (..., L, E) of states from that of their means, (..., E)."""
+    found = np.zeros(states.shape, states.dtype)
+    for n, to, of_one in zip(
+        ends.reshape(-1),
+        found.reshape(-1, *states.shape[-2:]),
+        grad.reshape(-1, states.shape[-1]),
+        strict=True,
+    ):
+        to[:n] = of_one / states.dtype.type(n)
+    return found
 
 
 def _visible(

@@ -80,6 +80,19 @@ MODERNBERT = {
     "local_rope_theta": 50.0,
 }
 del MODERNBERT["layer_norm_eps"]
+EUROBERT = {
+    "model_type": "eurobert",
+    "num_hidden_layers": 2,
+    "hidden_size": 12,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+    "tie_word_embeddings": False,
+}
 NOMIC_BERT = {
     **BERT,
     "model_type": "nomic_bert",
@@ -115,7 +128,10 @@ DEBERTA_V2 = {
 # Whose scores have embeddings of distances in them.
 DISENTANGLED = {config["model_type"]: config for config in (DEBERTA, DEBERTA_V2)}
 # With rotary positions, and networks with a gate.
-GATED = {config["model_type"]: config for config in (MODERNBERT, NOMIC_BERT, GTE, NEW)}
+GATED = {
+    config["model_type"]: config
+    for config in (MODERNBERT, EUROBERT, NOMIC_BERT, GTE, NEW)
+}
 KIN = {
     config["model_type"]: config
     for config in (
@@ -469,6 +485,7 @@ HEADS |= {
 }
 HEADS |= dict.fromkeys(DISENTANGLED, ("pooler.dense", "classifier", gelu))
 HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
+HEADS |= {"eurobert": ("dense", "classifier", gelu)}
 HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
     ("roberta", "xlm-roberta", "camembert", "mpnet"),
@@ -496,12 +513,14 @@ def text_scores(weights, config, ids, types=0):
     dense, scores, activation = HEADS[config["model_type"]]
     states = bert_states(weights, config, np.asarray(ids), types)
     first = states[:1]
-    if config.get("classifier_pooling") == "mean":
+    usual = "late" if config["model_type"] == "eurobert" else "cls"
+    pooling = config.get("classifier_pooling", usual)
+    if pooling == "mean":
         first = states.mean(axis=0, keepdims=True)
-    first = activation(torch_linear(first, w, dense))
+    first = activation(torch_linear(states if pooling == "late" else first, w, dense))
     if "head.norm.weight" in w:
         first = named_norm(first, w, "head.norm", config["norm_eps"])
-    return torch_linear(first, w, scores)[0]
+    return torch_linear(first, w, scores).mean(axis=0)
 
 
 def tensors(config, seed=0):
@@ -513,6 +532,7 @@ def tensors(config, seed=0):
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
+    makers |= {"eurobert": _eurobert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
     return {
         name: rng.standard_normal(shape, dtype=np.float32) * np.float32(_spread(shape))
@@ -695,6 +715,12 @@ def _modernbert_shapes(config):
         shapes[f"{layer}.mlp.Wo.weight"] = (e, f)
         names += [f"{layer}.attn_norm"] * (i > 0) + [f"{layer}.mlp_norm"]
     return shapes | {f"{name}.weight": (e,) for name in names}
+
+
+def _eurobert_shapes(config):
+    shapes = _llama_shapes(config)
+    del shapes["lm_head.weight"]
+    return {name.removeprefix("model."): shape for name, shape in shapes.items()}
 
 
 def _gpt2_shapes(config):
@@ -1127,6 +1153,8 @@ def bert_states(weights, config, ids, types=0):
     kind, eps = config["model_type"], config.get("layer_norm_eps", 1e-12)
     if kind == "modernbert":
         return _modernbert_states(w, config, ids)
+    if kind == "eurobert":
+        return _eurobert_states(w, config, ids)
     if kind in GATED:
         return _gated_states(w, config, ids, types)
     if kind in DISENTANGLED:
@@ -1247,6 +1275,26 @@ def _modernbert_states(w, config, ids):
         gate, up = np.split(y @ w[f"layers.{i}.mlp.Wi.weight"].T, 2, axis=-1)
         x = x + torch_linear(gelu(gate) * up, w, f"layers.{i}.mlp.Wo")
     return named_norm(x, w, "final_norm", eps)
+
+
+def _eurobert_states(w, config, ids):
+    """The vectors of EuroBERT: Llama's layers, with every token seen by all."""
+    n_heads, n_kv = config["num_attention_heads"], config["num_key_value_heads"]
+    eps, theta = config["rms_norm_eps"], config["rope_theta"]
+    x = w["embed_tokens.weight"][ids]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}"
+        y = rms_norm(x, w[f"{layer}.input_layernorm.weight"], eps)
+        query, key, value = (
+            torch_linear(y, w, f"{layer}.self_attn.{c}_proj") for c in "qkv"
+        )
+        query, key = _turned(query, n_heads, theta), _turned(key, n_kv, theta)
+        z = attend(query, key, value, n_heads, n_kv)
+        x = x + torch_linear(z, w, f"{layer}.self_attn.o_proj")
+        y = rms_norm(x, w[f"{layer}.post_attention_layernorm.weight"], eps)
+        gate, up = (torch_linear(y, w, f"{layer}.mlp.{p}_proj") for p in ("gate", "up"))
+        x = x + torch_linear(silu(gate) * up, w, f"{layer}.mlp.down_proj")
+    return rms_norm(x, w["norm.weight"], eps)
 
 
 def _gated_states(w, config, ids, types):
