@@ -32,9 +32,7 @@ def folder_at(
 
     It has one of the files with these names.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"folder: expected a path, got {type(path).__name__}")
-    folder = Path(path)
+    folder = _checked(path)
     if not folder.exists():
         name = os.fspath(path)
         fetched = f": hf download {name} --local-dir {folder.name} fetches one"
@@ -57,6 +55,16 @@ def folder_at(
     return folder
 
 
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a folder, which may not be there."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"folder: expected a path, got {type(path).__name__}")
+    name = os.fspath(path)
+    if not name or "\0" in name:
+        raise ValueError(f"folder: expected a path, got {name!r}")
+    return Path(path)
+
+
 class Folder(os.PathLike[str]):
     """A model's folder, whose files are replaced together, once all are complete.
 
@@ -66,14 +74,16 @@ class Folder(os.PathLike[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"folder: expected a path, got {type(path).__name__}")
-        if not os.fspath(path):
-            raise ValueError("folder: expected a path, got ''")
-        self.path = Path(path)
+        self.path = _checked(path)
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(
                 f"folder: expected a folder or a new name, got a file, {str(path)!r}"
+            )
+        above = next((part for part in self.path.parents if part.exists()), None)
+        if above is not None and not above.is_dir():
+            raise NotADirectoryError(
+                "folder: expected a folder or a new name in one, got "
+                f"{str(path)!r}, which is below the file {str(above)!r}"
             )
         self.entry = os.path.realpath(self.path / MODEL_FILES[0])
         self.hidden = _temporary(self.entry)

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from support import public
+from support import families, public
 from support.comparisons import assert_same_parameters
 from support.errors import refused
 from test_names import from_types
@@ -581,6 +581,18 @@ def test_what_is_no_models_folder_is_refused_in_its_own_words(kind, tmp_path):
     file = file.rename(tmp_path / "model.gguf")
     with pytest.raises(NotADirectoryError, match=r"from_gguf reads GGUF files$"):
         kind.from_pretrained(file)
+    with pytest.raises(ValueError, match=r"^folder: expected a path, got 'a\\x00b'$"):
+        kind.from_pretrained("a\0b")
+
+
+def test_no_folder_is_made_below_a_file(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("{}")
+    model = models.BertEncoder.from_config(families.BERT)
+    for path in (file / "a", file / "a" / "b"):
+        with pytest.raises(NotADirectoryError, match=r"^folder: .* is below the file "):
+            model.save_pretrained(path)
+    assert file.read_text() == "{}"
 
 
 def test_the_state_of_pytorchs_layer_is_told_how_to_be_loaded():

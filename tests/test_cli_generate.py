@@ -386,7 +386,7 @@ def test_a_package_with_a_file_may_be_named(call, file, tmp_path, monkeypatch):
 
 
 FAULTS = {
-    "no file": (["none.gguf", "x"], "none.gguf: No such file or directory"),
+    "no file": (["none.gguf", "x"], "none.gguf: expected a file, got none"),
     "no package": (["none_at_all", "x"], "none_at_all: No such file or directory"),
     "a package without": (["numpy", "x"], "a package with one GGUF file, got a"),
     "main": (["__main__", "x"], "__main__: No such file or directory"),

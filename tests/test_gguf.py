@@ -298,6 +298,9 @@ def test_without_the_package_an_error_says_what_to_install(save, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(ImportError, match=r"pip install 'attnpy\[gguf\]'"):
         checkpoints.load_gguf(path)
+    for missing in (f"{path}s", f"{path}/a"):  # whatever is installed
+        with pytest.raises(FileNotFoundError, match=r": expected a file, got none$"):
+            checkpoints.load_gguf(missing)
 
 
 # ---- Models --------------------------------------------------------------------------

@@ -124,6 +124,7 @@ class GgufFile(Mapping[str, "Array"]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"file: expected a path, got {type(path).__name__}")
+        file = reading.opened(path)  # what is not there needs no package
         try:
             import gguf  # noqa: F401
         except ImportError as error:
@@ -134,7 +135,7 @@ class GgufFile(Mapping[str, "Array"]):
                 "files are, got one that is not"
             )
         self.path = str(path)
-        self.metadata, self._places = gguf_header.read(reading.opened(path), path)
+        self.metadata, self._places = gguf_header.read(file, path)
 
     def __getitem__(self, name: str) -> Array:
         """Read an array into memory."""

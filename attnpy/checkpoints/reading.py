@@ -57,6 +57,8 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
     """
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{named(path)}: expected a file, got none") from error
     except ValueError as error:  # what the system does not take for a name
         raise ValueError(
             f"expected the name of a file, got {quoted(os.fspath(path))}"
