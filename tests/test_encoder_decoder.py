@@ -371,6 +371,9 @@ def test_unknown_settings_and_kinds_are_refused():
         model.decode(TARGET, context, caches=model.new_caches(2, 9))
 
 
+LEARNED = {"positions": "learned", "max_length": 9, "position_offset": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -378,6 +381,7 @@ def test_unknown_settings_and_kinds_are_refused():
         ("max_length", {"max_length": 9}),
         ("positions", {"positions": "rotary", "max_length": 9}),
         ("padding_id", {"padding_id": 1}),
+        ("padding_id", {"padding_id": 1, **LEARNED}),
         ("num_buckets", {"num_buckets": 7}),
         ("start", {"start": -1}),
         ("token_ids", {"start": 9}),

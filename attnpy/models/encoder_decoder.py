@@ -111,7 +111,8 @@ class EncoderDecoder:
         Of sinusoidal positions, as in `attnpy.positions.sinusoidal`.
     padding_id : int, optional
         A token that, wherever it is, has no position and is not counted, as in M2M100;
-        those that are in caches already are counted there, too.
+        those that are in caches already are counted there, too. It needs sinusoidal
+        positions and a `position_offset`.
     num_buckets, max_distance : int, optional
         Add T5's biases by distance to the scores of self-attention, the same in all
         layers of a side: `attnpy.positions.relative_bias`.
@@ -291,9 +292,9 @@ class EncoderDecoder:
         self.padding_id = None
         if padding_id is not None:
             self.padding_id = _checks.size(padding_id, "padding_id")
-            if positions is None or self.position_offset == 0:
+            if positions != "sinusoidal" or self.position_offset == 0:
                 raise ValueError(
-                    "padding_id: expected None without positions and a "
+                    "padding_id: expected None without sinusoidal positions and a "
                     f"position_offset, got {padding_id}"
                 )
         self.encoder_relative_bias = self.decoder_relative_bias = None
@@ -1315,24 +1316,14 @@ class EncoderDecoder:
         """Return the sums of embeddings and positions, before a norm."""
         longest = 0 if past is None else int(past.max(initial=0))
         self._check_length("token_ids", ids.shape[-1] + longest)
-        rows, missing = self._rows(side, ids, past)
-        scale = self.embedding_scale
-        tokens = _embedding.looked_up(
+        rows, scale = self._rows(ids, past), self.embedding_scale
+        return _embedding.looked_up(
             self.token_embedding,
             ids,
-            *(
-                []
-                if rows is None or missing is not None
-                else [(self._table(side), rows)]
-            ),
+            *([] if rows is None else [(self._table(side), rows)]),
             factor=1.0 if scale is None else float(scale),
             num_threads=num_threads,
         )
-        if missing is not None:
-            vectors = self._table(side)[rows]
-            vectors[missing] = 0
-            tokens += vectors
-        return tokens
 
     def _check_length(self, name: str, num_tokens: int) -> None:
         """Require positions for so many tokens of a sequence."""
@@ -1354,23 +1345,24 @@ class EncoderDecoder:
             self.token_embedding.shape[1],
             self.position_base,
             _dtypes.arithmetic(self.token_embedding.dtype).name,
+            self.padding_id is not None,
         )
 
     def _rows(
-        self, side: str, ids: NDArray[np.int64], past: NDArray[np.int64] | None
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.bool_] | None]:
-        """Return the rows of tokens in the table, and which tokens have none."""
+        self, ids: NDArray[np.int64], past: NDArray[np.int64] | None
+    ) -> NDArray[np.int64] | None:
+        """Return the rows of tokens in the table; that of padding is the first."""
         if self.positions is None:
-            return None, None
+            return None
         before: NDArray[np.int64] = np.zeros((), np.int64)
         if past is not None:
             before = past[:, np.newaxis] if ids.ndim == 2 else past
         if self.padding_id is None:
             places = before + np.arange(ids.shape[-1]) + self.position_offset
-            return np.broadcast_to(places, ids.shape), None
+            return np.broadcast_to(places, ids.shape)
         counted = ids != self.padding_id
         numbers = before + np.cumsum(counted, -1)
-        return np.where(counted, numbers - 1 + self.position_offset, 0), ~counted
+        return np.where(counted, numbers - 1 + self.position_offset, 0)
 
     def _embed_vjp(
         self, side: str, ids: NDArray[np.int64], num_threads: int | None
@@ -1389,7 +1381,7 @@ class EncoderDecoder:
                 grad = found.x
             table = getattr(self, f"{side}_position_embedding")
             if table is not None:
-                rows, _ = self._rows(side, ids, None)
+                rows = self._rows(ids, None)
                 assert rows is not None
                 of_table = _vjp.look_up_vjp(table, rows, grad)
                 collected.add({f"{side}_position_embedding": of_table})
@@ -1525,10 +1517,17 @@ class _Bound(sampling.LanguageModel):
 
 
 @functools.lru_cache(maxsize=8)
-def _sinusoids(n_rows: int, dim: int, base: float, dtype: str) -> Array:
-    """Return a table of positions, all sines before all cosines; read-only."""
+def _sinusoids(
+    n_rows: int, dim: int, base: float, dtype: str, has_padding: bool
+) -> Array:
+    """Return a table of positions, all sines before all cosines; read-only.
+
+    With padding the first row, which is before those of tokens, is 0.
+    """
     pairs = positions.sinusoidal(n_rows, dim, base=base, dtype=dtype)
     table = np.concatenate([pairs[:, 0::2], pairs[:, 1::2]], axis=-1)
+    if has_padding:
+        table[0] = 0
     table.flags.writeable = False
     return table
 
