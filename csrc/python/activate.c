@@ -110,13 +110,24 @@ compute(const attn_activate_problem *p, attn_call *call)
     return py_take_lock_back(&lock, 0, call);
 }
 
+/* Computes numbers of one type, and returns them in another one. */
+static PyObject *
+result_of(activate_call *c, int type, int own, attn_activate_problem *p,
+          attn_call *call)
+{
+    if (set_arrays(c, type, p) < 0 || compute(p, call) < 0 ||
+        py_cast_array(&c->output, own) < 0) {
+        return NULL;
+    }
+    return Py_NewRef((PyObject *)c->output);
+}
+
 /* Computes with the n arguments from x on: x, activation, times, num_threads, tier. */
 static PyObject *
 run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
 {
     attn_activate_problem p = {0};
     attn_call call = {0};
-    PyObject *result = NULL;
     int type = -1;
 
     if (py_parse_activation(arguments[1], n > 2 && arguments[2] != Py_None,
@@ -133,11 +144,7 @@ run_call(activate_call *c, PyObject *const *arguments, Py_ssize_t n)
         return NULL;
     }
     int own = c->grad_output == NULL ? type : py_gradient_type(c->x, type);
-    if (set_arrays(c, type, &p) == 0 && compute(&p, &call) == 0 &&
-        py_cast_array(&c->output, own) == 0) {
-        result = Py_NewRef((PyObject *)c->output);
-    }
-    return result;
+    return result_of(c, type, own, &p, &call);
 }
 
 PyDoc_STRVAR(cast_doc,
@@ -161,12 +168,11 @@ cast(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     }
     if (!py_storage_of(type, &p.output.dtype) || py_real_type(type) != NPY_FLOAT) {
         PyErr_SetString(PyExc_TypeError, "like: expected float32 or 16 bits");
-    } else if (py_as_array(arguments[0], "x", &c.x) == 0 &&
-               set_arrays(&c, type, &p) == 0) {
-        if (p.x.dtype == ATTN_F64) {
+    } else if (py_as_array(arguments[0], "x", &c.x) == 0) {
+        if (PyArray_TYPE(c.x) == NPY_DOUBLE) {
             (void)py_fail_dtype(c.x, "x", "float32 or 16 bits");
-        } else if (compute(&p, &call) == 0) {
-            result = Py_NewRef((PyObject *)c.output);
+        } else {
+            result = result_of(&c, type, type, &p, &call);
         }
     }
     release_call(&c);
