@@ -108,25 +108,22 @@ def mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def size(value: int, name: str) -> int:
-    """Return an integer of at least 0."""
+def size(value: int, name: str, least: int = 0) -> int:
+    """Return an integer of at least 0, or another number."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
-    if number < 0:
-        raise ValueError(f"{name}: expected at least 0, got {number}")
+    if number < least:
+        raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
 
 
 def count(value: int, name: str) -> int:
     """Return an integer of at least 1."""
-    number = size(value, name)
-    if number == 0:
-        raise ValueError(f"{name}: expected at least 1, got 0")
-    return number
+    return size(value, name, 1)
 
 
 def integers(

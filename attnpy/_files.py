@@ -32,7 +32,7 @@ def folder_at(
 
     It has one of the files with these names.
     """
-    folder = _checked(path)
+    folder = path_at(path, "folder")
     if not folder.exists():
         name = os.fspath(path)
         fetched = f": hf download {name} --local-dir {folder.name} fetches one"
@@ -55,14 +55,14 @@ def folder_at(
     return folder
 
 
-def _checked(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder, which may not be there."""
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"folder: expected a path, got {type(path).__name__}")
-    name = os.fspath(path)
-    if not name or "\0" in name:
-        raise ValueError(f"folder: expected a path, got {name!r}")
-    return Path(path)
+def path_at(path: str | os.PathLike[str], name: str) -> Path:
+    """Return the path of a file or folder, which may not be there."""
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(given, str):
+        raise TypeError(f"{name}: expected a path, got {type(given).__name__}")
+    if not given or "\0" in given:
+        raise ValueError(f"{name}: expected a path, got {given!r}")
+    return Path(given)
 
 
 class Folder(os.PathLike[str]):
@@ -74,7 +74,7 @@ class Folder(os.PathLike[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = _checked(path)
+        self.path = path_at(path, "folder")
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(
                 f"folder: expected a folder or a new name, got a file, {str(path)!r}"
@@ -192,9 +192,8 @@ def write_whole(
     interrupt the file is either unchanged or complete, and no other file is left.
     `replace` is what happens to the complete file and `path`.
     """
-    given = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(given, str):
-        raise TypeError(f"path: expected a path, got {type(given).__name__}")
+    path_at(path, "path")
+    given = os.fspath(path)
     target = os.path.realpath(given)
     temporary = _temporary(target)
     try:

@@ -585,6 +585,16 @@ def test_what_is_no_models_folder_is_refused_in_its_own_words(kind, tmp_path):
         kind.from_pretrained("a\0b")
 
 
+@pytest.mark.parametrize(
+    "read", [checkpoints.read, checkpoints.read_config, checkpoints.load_gguf]
+)
+@pytest.mark.parametrize("path", [b"model", 3, "", "a\0b"])
+def test_what_is_no_path_is_refused_in_its_own_words(read, path):
+    error = ValueError if isinstance(path, str) else TypeError
+    with pytest.raises(error, match=r"^(path|file): expected a path, got "):
+        read(path)
+
+
 def test_no_folder_is_made_below_a_file(tmp_path):
     file = tmp_path / "file"
     file.write_text("{}")

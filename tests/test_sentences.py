@@ -481,7 +481,7 @@ def test_vectors_may_be_cut_in_a_call(folder, encoder, tmp_path):
     [
         (0, ValueError, "at least 1, got 0"),
         (13, ValueError, "at most 12, as many numbers as vectors have, got 13"),
-        (-1, ValueError, "at least 0, got -1"),
+        (-1, ValueError, "at least 1, got -1"),
         (2.0, TypeError, "an integer, got float"),
         ("5", TypeError, "an integer, got str"),
     ],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnpy import _parameters, _pickles, _repr
+from attnpy._files import path_at
 from attnpy._quoting import listed, named, quoted
 from attnpy.checkpoints import reading, torch_files
 
@@ -312,7 +313,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     ...     len(checkpoints.read(folder))
     1
     """
-    path = Path(path)
+    path = path_at(path, "path")
     if path.is_dir():
         found = [path / name for name in NAMES if reading.is_there(path / name)]
         if not found:

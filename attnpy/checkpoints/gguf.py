@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from attnpy import _checks, _parameters, _pickles, _repr
+from attnpy._files import path_at
 from attnpy._quoting import named
 from attnpy.checkpoints import (
     gguf_blocks,
@@ -122,8 +123,7 @@ class GgufFile(Mapping[str, "Array"]):
     __repr__ = _repr.shows(_shown)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"file: expected a path, got {type(path).__name__}")
+        path_at(path, "file")
         file = reading.opened(path)  # what is not there needs no package
         try:
             import gguf  # noqa: F401

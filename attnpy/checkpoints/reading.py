@@ -12,6 +12,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnpy._files import path_at
 from attnpy._quoting import named, quoted
 
 if TYPE_CHECKING:
@@ -178,6 +179,6 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     ...     checkpoints.read_config(folder)
     {'model_type': 'bert'}
     """
-    path = Path(path)
+    path = path_at(path, "path")
     config: dict[str, Any] = read_json(path / "config.json" if path.is_dir() else path)
     return config

@@ -268,9 +268,9 @@ class Rotary:
 
     def _check_sizes(self, name: str) -> None:
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
+            limit = "" if name == "head_dim" else f" of at most {self.head_dim}"
             raise ValueError(
-                f"{name}: expected an even number of at most head_dim = "
-                f"{self.head_dim}, got {self.rotary_dim}"
+                f"{name}: expected an even number{limit}, got {self.rotary_dim}"
             )
 
     def tables(
