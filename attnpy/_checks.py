@@ -196,7 +196,8 @@ def above(value: float, name: str, low: float) -> float:
     except OverflowError:  # an integer of many digits
         number = math.inf
     if not low < number < math.inf:
-        raise ValueError(f"{name}: expected a finite number > {low}, got {number}")
+        limit = "" if low == -math.inf else f" > {low}"
+        raise ValueError(f"{name}: expected a finite number{limit}, got {number}")
     return number
 
 

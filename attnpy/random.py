@@ -84,7 +84,9 @@ def dropout_mask(
     >>> mask.shape, round(float(mask.mean()), 2)
     ((8, 100, 100), 0.9)
     """
-    sizes = tuple(_checks.size(n, "shape") for n in shape)
+    sizes = tuple(
+        _checks.size(n, "shape") for n in _checks.items(shape, "shape", "int")
+    )
     if len(sizes) < 2:
         raise ValueError(f"shape: expected (..., H, Lq, Lk) or (Lq, Lk), got {sizes}")
     seed = _checks.size(dropout_seed, "dropout_seed")

@@ -595,6 +595,13 @@ def test_what_is_no_path_is_refused_in_its_own_words(read, path):
         read(path)
 
 
+def test_the_shape_of_a_mask_is_a_sequence():
+    with pytest.raises(
+        TypeError, match=r"^shape: expected a sequence of int, got int$"
+    ):
+        dropout_mask(5, 0.5, 0)
+
+
 def test_no_folder_is_made_below_a_file(tmp_path):
     file = tmp_path / "file"
     file.write_text("{}")
