@@ -595,7 +595,7 @@ def test_reading_float16_keys_once_changes_no_bit(read_once, n_rows):
 
 @needs_test_hooks
 @pytest.mark.parametrize("n_rows", [1, 2, 4, 8])
-@pytest.mark.parametrize("tuning", ["read_bursts", "read_soon"])
+@pytest.mark.parametrize("tuning", ["read_bursts", "read_soon", "read_far_soon"])
 def test_when_keys_are_read_changes_no_bit(read_once, dtype, n_rows, tuning):
     n_keys = 33600 // np.dtype(dtype).itemsize  # with values, more than 16 MiB
     keys = normal(2, 2, n_keys, 64, dtype=dtype)
@@ -612,11 +612,13 @@ def test_when_keys_are_read_changes_no_bit(read_once, dtype, n_rows, tuning):
         return [*found, masked]
 
     read_once(False)
-    before = _attnpy.set_tuning("read_bursts", False)
+    tunings = ["read_bursts", "read_far_soon"]
+    before = [_attnpy.set_tuning(name, False) for name in tunings]
     expected = results()
     assert _attnpy.set_tuning(tuning, True) is False
     actual = results()
-    _attnpy.set_tuning("read_bursts", before)
+    for name, value in zip(tunings, before, strict=True):
+        _attnpy.set_tuning(name, value)
     for one, other in zip(actual, expected, strict=True):
         assert_same_bits(one, other)
 

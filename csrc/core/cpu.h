@@ -24,6 +24,8 @@ bool attn_cpu_repays_reading_halves_once(void);
 /* Is it faster to prefetch keys and values shortly before they are read, into all caches, than to
  * touch them? */
 bool attn_cpu_repays_reading_soon(void);
+/* And those that come from memory? */
+bool attn_cpu_repays_reading_far_soon(void);
 /* Is it faster to read a group of keys or values in the order of memory before it is read in
  * another order? */
 bool attn_cpu_repays_reading_bursts(void);

@@ -9,6 +9,7 @@ typedef enum {
     ATTN_TUNE_READ_ONCE, /* data that is read once bypasses the larger caches */
     ATTN_TUNE_READ_HALVES_ONCE, /* so do keys and values of float16 */
     ATTN_TUNE_READ_SOON, /* keys and values are prefetched shortly before they are read */
+    ATTN_TUNE_READ_FAR_SOON, /* so are those that come from memory */
     ATTN_TUNE_READ_BURSTS, /* keys from memory are read in order before they are used */
     ATTN_TUNE_NARROW_TILES, /* half a tile skips keys that only the other half sees */
     ATTN_TUNE_PAIR_TILES, /* two tiles are multiplied at once, and a head's keys and values are

@@ -45,7 +45,9 @@ choose_prefetches(work *w, const attn_task *task, ptrdiff_t group_rows)
     w->reads_ahead = far && reads_first && (is_only || !is_short);
     w->ends_head = far && (is_short ? begins_head : task->first_row == 0);
     w->reads_bursts = w->reads_ahead && is_only && repays_bursts(p, task);
-    w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON);
+    w->keeps_lines = attn_get_tuning(ATTN_TUNE_READ_SOON) ||
+                     (key_bytes(p) > (double)PARTLY_FAR_BYTES &&
+                      attn_get_tuning(ATTN_TUNE_READ_FAR_SOON));
     w->reads_once =
         w->reads_ahead && is_only && !w->reads_bursts &&
         (w->keeps_lines || attn_get_tuning(ATTN_TUNE_READ_ONCE) ||

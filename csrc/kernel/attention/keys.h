@@ -10,8 +10,9 @@
 #include <assert.h>
 
 enum {
-    NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache */
-    FAR_BYTES = 16 << 20  /* and of those that come from memory */
+    NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache, */
+    PARTLY_FAR_BYTES = 8 << 20, /* of those that come from memory in part, */
+    FAR_BYTES = 16 << 20        /* and as a whole */
 };
 
 /* Of a key and its value. */
