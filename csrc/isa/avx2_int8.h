@@ -6,12 +6,13 @@
 
 #define INTEGER_KERNEL attn_integer_kernel_avx2
 #define BYTE_KERNEL attn_byte_kernel_avx2
-#define INT8_ROWS 2
-#define INT8_REALS 3
+#define INT8_ROWS 4
+#define INT8_REALS 2
 #define INT8_ONE 6
 #define FLOAT_ROWS 1
 #define FLOAT_REALS 3
 #define FLOAT_ONE 6
+#define READY_FIRST 1
 #define BYTE_PANEL 4
 #define BYTE_VECTORS 2
 #define BYTE_ROWS 2

@@ -1,6 +1,6 @@
-/* The vocabulary of integer products with AVX2: codes widen to 16 bits, since
- * _mm256_maddubs_epi16 saturates. What each function must do is written in
- * vec/scalar_int8.h. */
+/* The vocabulary of integer products with AVX2: codes of 8 bits widen to 16, since
+ * _mm256_maddubs_epi16 saturates; narrow ones with rounded rows stay bytes. What each function
+ * must do is written in vec/scalar_int8.h, but of pairs here. */
 #include "vec/avx2_codes.h"
 
 typedef int16_t term;
@@ -51,11 +51,17 @@ static inline void v_store_terms(term *p, v_real a)
     _mm_storeu_si128((__m128i *)(void *)p, halves);
 }
 
+/* Compilers would load both pairs as one number, and cut that. */
+static inline __m256i v_load_pair(const term *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
+
 static inline v_four v_load_four(const term *p)
 {
-    int32_t two[2];
-    memcpy(two, p, sizeof two);
-    return (v_four){_mm256_set1_epi32(two[0]), _mm256_set1_epi32(two[1])};
+    return (v_four){v_load_pair(p), v_load_pair(p + 2)};
 }
 
 /* Compilers would add products first, for which there are too few registers. */
@@ -66,4 +72,27 @@ static inline v_dots v_add_dots(v_dots sum, v_quads w, v_four x)
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w.odd, x.odd));
     __asm__("" : "+x"(sum));
     return sum;
+}
+
+/* Pairs of quads of codes of up to 6 bits, and terms of rounded rows, as bytes: in 16 bits no sum
+ * of four products overflows. */
+#define PAIRS_NARROW 1
+
+static inline v_quads v_pair_of(v_codes a, v_codes b) { return (v_quads){a, b}; }
+
+static inline v_dots v_add_pair_dots(v_dots sum, v_quads w, v_four x)
+{
+    __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(w.even, x.even),
+                                        _mm256_maddubs_epi16(w.odd, x.odd));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+/* Makes the terms of two quads such bytes, where they lie. */
+static inline void v_narrow_terms(term *p)
+{
+    __m128i terms = _mm_loadu_si128((const __m128i *)(const void *)p);
+    terms = _mm_shufflehi_epi16(_mm_shufflelo_epi16(terms, 0xd8), 0xd8);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(terms, terms));
 }

@@ -103,6 +103,7 @@ static const test tests[] = {
      test_every_tier_gives_products_of_integers_the_same_bits},
     {"codes of fewer bits have the bits of 8",
      test_codes_of_fewer_bits_have_the_bits_of_8},
+    {"sums of the largest codes are exact", test_sums_of_the_largest_codes_are_exact},
     {"tiles give products of integers the same bits",
      test_tiles_give_products_of_integers_the_same_bits},
     {"tiles give attention over bytes the same bits",

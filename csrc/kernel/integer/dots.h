@@ -7,19 +7,23 @@
 enum {
     FLOAT_LINES = FLOAT_ROWS * DIGITS,
     MOST_LINES = FLOAT_LINES > INT8_ROWS ? FLOAT_LINES : INT8_ROWS,
-    MOST_TILE_ROWS = FLOAT_ROWS > INT8_ROWS ? FLOAT_ROWS : INT8_ROWS
+    MOST_TILE_ROWS = FLOAT_ROWS > INT8_ROWS ? FLOAT_ROWS : INT8_ROWS,
+    COLUMNS_FIRST = READY_FIRST &&
+        !ARE_BYTES /* of codes that fill the first-level cache */
 };
 
 /* n_rows of x from row r on, each of n_digits lines of terms, and n_reals vectors of columns from
  * `column` on. If it makes codes ready, these are stored for the other rows. Several rows prefetch
- * with each step, from `next` on; a row alone where that is faster. */
+ * with each step, from `next` on; a row alone where that is faster. `pairs`: quads of narrow codes
+ * are multiplied two by two. */
 static INLINE void
 add_dots(const integer_product *m, const int n_rows, const int n_digits,
          const int n_reals, ptrdiff_t r, ptrdiff_t column, const code_form form,
-         const bool makes, const char *next)
+         const bool makes, const bool pairs, const char *next)
 {
     const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form);
     const int n_lines = n_rows * n_digits;
+    const bool by_lines = COLUMNS_FIRST && form == READY && n_lines > n_reals;
     const int n_quads = quads_of(form), n_terms = n_quads * ATTN_QUAD;
     const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
                                       : (const char *)m->codes + first;
@@ -30,7 +34,9 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
     v_real sums[MOST_TILE_ROWS][PANEL_REALS];
 
-    load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
+    if (!by_lines) {
+        load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
+    }
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
         v_dots dots[MOST_LINES][PANEL_REALS];
         UNROLLED for (int i = 0; i < n_lines; i++)
@@ -48,32 +54,40 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
             } else if (form != READY) {
                 load_step(packed, codes, n_reals, form);
             }
-            UNROLLED for (int q = 0; q < n_quads; q++)
+            UNROLLED for (int q = 0; q < n_quads; q += pairs ? 2 : 1)
             {
                 const code *row = (const code *)(const void *)codes + q * QUAD_ROW;
+                const term *x_q = x + q * ATTN_QUAD;
+                if (by_lines) {
+                    add_by_lines(dots, row, x_q, m->row, n_lines, n_reals, pairs);
+                    continue;
+                }
                 v_four four[MOST_LINES];
                 UNROLLED for (int i = 0; i < n_lines; i++)
                 {
-                    four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
+                    four[i] = v_load_four(x_q + i * m->row);
                 }
                 UNROLLED for (int j = 0; j < n_reals; j++)
                 {
                     const ptrdiff_t at = j * VECTOR_CODES;
-                    v_quads w = form == READY
-                                    ? v_load_ready(row + at)
-                                    : ready_quads_in(&packed[j], q, form, table);
+                    v_quads w = form == READY ? v_load_ready(row + at)
+                                : pairs ? pair_in(&packed[j], q, form)
+                                        : ready_quads_in(&packed[j], q, form, table);
                     if (makes) {
                         v_store_ready(ready + q * QUAD_ROW + at, w);
                     }
                     UNROLLED for (int i = 0; i < n_lines; i++)
                     {
-                        dots[i][j] = v_add_dots(dots[i][j], w, four[i]);
+                        dots[i][j] = add_quads(dots[i][j], w, four[i], pairs);
                     }
                 }
             }
             ready += n_quads * QUAD_ROW;
             next = prefetch_lines(next,
                                   n_rows == 1 ? 0 : QUAD_ROW / LINE * n_quads / QUADS);
+        }
+        if (by_lines) { /* registers held the products alone */
+            load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first && p == 0);
         }
         ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_reals; j++)
@@ -88,6 +102,12 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                     add_part(m, f, r + i, p, n_digits == 1, products, sums[i][j]);
             }
         }
+        if (by_lines) {
+            keep_outputs(m, sums, n_rows, n_reals, r, column);
+        }
+    }
+    if (by_lines) {
+        load_outputs(m, sums, n_rows, n_reals, r, column, false);
     }
     store_outputs(m, sums, n_rows, n_reals, r, column);
 }
@@ -95,29 +115,56 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
 /* All columns of one row. */
 static INLINE void
 add_row_of_integers(const integer_product *m, const int n_digits, const int one,
-                    ptrdiff_t r, const code_form form)
+                    ptrdiff_t r, const code_form form, const bool pairs)
 {
     const char *next = (const char *)m->codes + (n_digits > 1 ? FLOAT_AHEAD : AHEAD);
 
     for (ptrdiff_t k = 0; k < PANEL; k += one * LANES) {
-        add_dots(m, 1, n_digits, one, r, k, form, false, next);
+        add_dots(m, 1, n_digits, one, r, k, form, false, pairs, next);
     }
 }
 
-/* All columns of a tile from row r on. Every tile prefetches a part of the next chunk of codes,
- * which lie behind these. */
+/* n columns of a tile from row r on. Every tile prefetches a part of the next chunk of codes, which
+ * lie behind these. */
 static INLINE void
 add_tile_of_integers(const integer_product *m, const int n_rows, const int n_digits,
-                     const int n_reals, ptrdiff_t r, const code_form form,
-                     const bool makes)
+                     const int n_reals, ptrdiff_t r, ptrdiff_t column,
+                     const ptrdiff_t n, const code_form form, const bool makes,
+                     const bool pairs)
 {
     ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * QUAD_ROW; /* 4 bits of each code */
     ptrdiff_t n_shares = (m->bits + 3) / 4, share = r / n_rows % n_shares;
     const char *next = (const char *)m->codes + n_bytes * m->bits / 4 + share * n_bytes;
 
-    for (ptrdiff_t k = 0; k < PANEL; k += n_reals * LANES) {
-        add_dots(m, n_rows, n_digits, n_reals, r, k, form, makes, next);
+    for (ptrdiff_t k = column; k < column + n; k += n_reals * LANES) {
+        add_dots(m, n_rows, n_digits, n_reals, r, k, form, makes, pairs, next);
     }
+}
+
+/* The first tile, which makes codes ready. */
+static INLINE void
+add_first_tile(const integer_product *m, const int n_rows, const int n_digits,
+               const int n_reals, const code_form form)
+{
+    add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, 0, PANEL, form, true, false);
+}
+
+/* Tiles of rows from r on, until fewer than n_rows are left of n; returns which row is next. */
+static INLINE ptrdiff_t
+add_tiles_of_integers(const integer_product *m, const int n_rows, const int n_digits,
+                      const int n_reals, ptrdiff_t r, ptrdiff_t n, const code_form form,
+                      const bool pairs)
+{
+    const ptrdiff_t columns = COLUMNS_FIRST ? n_reals * LANES : PANEL;
+    ptrdiff_t end = r;
+
+    for (ptrdiff_t k = 0; k < PANEL; k += columns) {
+        for (end = r; n - end >= n_rows; end += n_rows) {
+            add_tile_of_integers(m, n_rows, n_digits, n_reals, end, k, columns, form,
+                                 false, pairs);
+        }
+    }
+    return end;
 }
 
 /* All of n rows: of many in tiles, of which the first one makes codes ready unless they are or all
@@ -126,47 +173,45 @@ static INLINE void
 add_rows_of_integers(const integer_product *m, const int n_rows, const int n_digits,
                      const int n_reals, const int one, ptrdiff_t n, code_form form)
 {
+    const bool pairs = PAIRS && n_digits == 1;
+    const bool are_pairs = pairs && is_narrow(form);
     ptrdiff_t r = 0;
 
     if (form != READY && (READY_FIRST || form == CODES_OF_VALUES) && n >= SHARED_FROM) {
-        make_ready(m, form);
+        make_ready(m, form, are_pairs);
         form = READY;
     }
     if (form == CODES_8 && ARE_BYTES && !READY_FIRST) {
-        for (; n - r >= n_rows; r += n_rows) {
-            add_tile_of_integers(m, n_rows, n_digits, n_reals, r, CODES_8, false);
-        }
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, CODES_8, false);
     } else if (form != READY && !READY_FIRST && n >= SHARED_FROM && n >= n_rows) {
         switch (form) {
-        case CODES_8:
-            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_8, true);
-            break;
-        case CODES_6:
-            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_6, true);
-            break;
-        case CODES_5:
-            add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_5, true);
-            break;
-        default: add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, CODES_4, true);
+        case CODES_8: add_first_tile(m, n_rows, n_digits, n_reals, CODES_8); break;
+        case CODES_6: add_first_tile(m, n_rows, n_digits, n_reals, CODES_6); break;
+        case CODES_5: add_first_tile(m, n_rows, n_digits, n_reals, CODES_5); break;
+        default: add_first_tile(m, n_rows, n_digits, n_reals, CODES_4);
         }
         r = n_rows;
         form = READY;
     }
-    for (; form == READY && n - r >= n_rows; r += n_rows) {
-        add_tile_of_integers(m, n_rows, n_digits, n_reals, r, READY, false);
+    if (form == READY && are_pairs) {
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, READY, pairs);
+    } else if (form == READY) {
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, READY, false);
     }
     for (; r < n; r++) {
         switch (form) {
-        case CODES_8: add_row_of_integers(m, n_digits, one, r, CODES_8); break;
-        case CODES_6: add_row_of_integers(m, n_digits, one, r, CODES_6); break;
-        case CODES_5: add_row_of_integers(m, n_digits, one, r, CODES_5); break;
-        case CODES_4: add_row_of_integers(m, n_digits, one, r, CODES_4); break;
+        case CODES_8: add_row_of_integers(m, n_digits, one, r, CODES_8, false); break;
+        case CODES_6: add_row_of_integers(m, n_digits, one, r, CODES_6, pairs); break;
+        case CODES_5: add_row_of_integers(m, n_digits, one, r, CODES_5, pairs); break;
+        case CODES_4: add_row_of_integers(m, n_digits, one, r, CODES_4, pairs); break;
         case CODES_OF_VALUES:
-            add_row_of_integers(m, n_digits, one, r, CODES_OF_VALUES);
+            add_row_of_integers(m, n_digits, one, r, CODES_OF_VALUES, false);
             break;
         case READY:
-            if (n_rows > 1) { /* or all are in tiles */
-                add_row_of_integers(m, n_digits, one, r, READY);
+            if (n_rows > 1 && are_pairs) { /* or all are in tiles */
+                add_row_of_integers(m, n_digits, one, r, READY, pairs);
+            } else if (n_rows > 1) {
+                add_row_of_integers(m, n_digits, one, r, READY, false);
             }
             break;
         }

@@ -41,6 +41,22 @@ load_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_r
     }
 }
 
+/* The output = sums, for load_outputs. */
+static INLINE void
+keep_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
+             const int n_reals, ptrdiff_t r, ptrdiff_t column)
+{
+    float *to = m->output + r * OUTPUT_ROW + column;
+
+    UNROLLED for (int i = 0; i < n_rows; i++, to += OUTPUT_ROW)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            v_store(to + j * LANES, sums[i][j]);
+        }
+    }
+}
+
 /* The output = sums. Of NaN's bit patterns results have one, on every CPU. */
 static INLINE void
 store_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,

@@ -1,4 +1,4 @@
-/* Codes of a chunk made ready for products by vectors, before these. */
+/* Codes of a chunk made ready for products by vectors, before these; and products with them. */
 #ifndef ATTN_KERNEL_INTEGER_READY_H
 #define ATTN_KERNEL_INTEGER_READY_H
 
@@ -8,9 +8,9 @@
 #define READY_FIRST 0 /* are codes made ready before all tiles, which is less code? */
 #endif
 
-/* Makes a chunk's codes ready for products. */
+/* Makes a chunk's codes ready for products; pairs of quads lie where the first one's would. */
 static INLINE void
-make_ready_as(const integer_product *m, const code_form form)
+make_ready_as(const integer_product *m, const code_form form, const bool pairs)
 {
     const v_table table = table_of(m, form);
     const char *from = m->codes;
@@ -20,31 +20,65 @@ make_ready_as(const integer_product *m, const code_form form)
          k -= quads_of(form) * ATTN_QUAD, from += step_of(form)) {
         packed_step w[PANEL_REALS];
         load_step(w, from, PANEL_REALS, form);
-        UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
+        UNROLLED for (int i = 0; i < quads_of(form); i += pairs ? 2 : 1)
         {
             UNROLLED for (int j = 0; j < PANEL_REALS; j++)
             {
-                v_store_ready(to + j * VECTOR_CODES,
-                              ready_quads_in(&w[j], i, form, table));
+                v_store_ready(to + i * QUAD_ROW + j * VECTOR_CODES,
+                              pairs ? pair_in(&w[j], i, form)
+                                    : ready_quads_in(&w[j], i, form, table));
             }
         }
+        to += quads_of(form) * QUAD_ROW;
+    }
+}
+
+/* Narrow codes. */
+static INLINE void
+make_narrow_ready(const integer_product *m, code_form form, const bool pairs)
+{
+    if (form == CODES_6) {
+        make_ready_as(m, CODES_6, pairs);
+    } else if (form == CODES_5) {
+        make_ready_as(m, CODES_5, pairs);
+    } else {
+        make_ready_as(m, CODES_4, pairs);
     }
 }
 
 /* Those that no tile makes ready. */
 static NOINLINE void
-make_ready(const integer_product *m, code_form form)
+make_ready(const integer_product *m, code_form form, bool are_pairs)
 {
     if (!READY_FIRST || form == CODES_OF_VALUES) {
-        make_ready_as(m, CODES_OF_VALUES);
+        make_ready_as(m, CODES_OF_VALUES, false);
     } else if (form == CODES_8) {
-        make_ready_as(m, CODES_8);
-    } else if (form == CODES_6) {
-        make_ready_as(m, CODES_6);
-    } else if (form == CODES_5) {
-        make_ready_as(m, CODES_5);
+        make_ready_as(m, CODES_8, false);
+    } else if (PAIRS && are_pairs) {
+        make_narrow_ready(m, form, true);
     } else {
-        make_ready_as(m, CODES_4);
+        make_narrow_ready(m, form, false);
+    }
+}
+
+/* The products of quads that are ready with n_lines, of which registers hold only one at a time. */
+static INLINE void
+add_by_lines(v_dots dots[][PANEL_REALS], const code *row, const term *x, ptrdiff_t line,
+             const int n_lines, const int n_reals, const bool pairs)
+{
+    v_quads w[PANEL_REALS];
+
+    UNROLLED for (int j = 0; j < n_reals; j++)
+    {
+        w[j] = v_load_ready(row + j * VECTOR_CODES);
+    }
+    UNROLLED for (int i = 0; i < n_lines; i++)
+    {
+        v_four four = v_load_four(x + i * line);
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            dots[i][j] = add_quads(dots[i][j], w[j], four, pairs);
+        }
     }
 }
 

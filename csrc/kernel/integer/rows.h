@@ -3,6 +3,7 @@
 #define ATTN_KERNEL_INTEGER_ROWS_H
 
 #include "kernel/integer/split.h"
+#include "kernel/integer/weights.h"
 
 #include <float.h>
 
@@ -123,6 +124,9 @@ round_row(integer_work *w, ptrdiff_t r, const float *x)
         if (w->q->minimum.fine != NULL) {
             w->minimum_by[sum] = scales[p] * (float)total;
         }
+    }
+    if (PAIRS && is_narrow(form_of(w->q))) {
+        narrow_terms(w->terms + r * w->row, w->n_code_rows);
     }
 }
 

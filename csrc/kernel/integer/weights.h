@@ -21,6 +21,12 @@ bits_above(const code_form form)
     return form == CODES_6 ? 2 : form == CODES_5 ? 1 : 0;
 }
 
+static INLINE bool
+is_narrow(const code_form form)
+{
+    return form == CODES_4 || form == CODES_5 || form == CODES_6;
+}
+
 /* Quads of a column in a step, which is a unit of packed codes: as many as a byte has of such
  * bits. */
 static INLINE int
@@ -100,6 +106,54 @@ ready_quads_in(const packed_step *w, const int i, const code_form form, v_table 
     return form == CODES_OF_VALUES ? v_look_up(table, codes)
                                    : v_quads_of(codes, form == CODES_8);
 }
+
+/* Does the vocabulary multiply quads of narrow codes two by two, if rows are rounded? */
+#if defined(PAIRS_NARROW)
+enum { PAIRS = true };
+
+/* Quads i and i + 1 of narrow codes, for add_quads. */
+static INLINE v_quads
+pair_in(const packed_step *w, const int i, const code_form form)
+{
+    return v_pair_of(quads_in(w, i, form), quads_in(w, i + 1, form));
+}
+
+static INLINE v_dots
+add_quads(v_dots sum, v_quads w, v_four x, const bool pairs)
+{
+    return pairs ? v_add_pair_dots(sum, w, x) : v_add_dots(sum, w, x);
+}
+
+/* Makes n terms of x those of such pairs. */
+static INLINE void
+narrow_terms(term *x, ptrdiff_t n)
+{
+    for (ptrdiff_t k = 0; k < n; k += 2 * ATTN_QUAD) {
+        v_narrow_terms(x + k);
+    }
+}
+#else
+enum { PAIRS = false };
+
+static INLINE v_quads
+pair_in(const packed_step *w, const int i, const code_form form)
+{
+    return v_quads_of(quads_in(w, i, form), false);
+}
+
+static INLINE v_dots
+add_quads(v_dots sum, v_quads w, v_four x, const bool pairs)
+{
+    (void)pairs;
+    return v_add_dots(sum, w, x);
+}
+
+static INLINE void
+narrow_terms(term *x, ptrdiff_t n)
+{
+    (void)x, (void)n;
+}
+#endif
 
 /* Scales or minimums of group number p of a chunk, from a column of its panel on. None of them are
  * powers of two. */

@@ -353,6 +353,48 @@ test_codes_of_fewer_bits_have_the_bits_of_8(void)
     }
 }
 
+/* One of the problems whose codes all are the largest, and whose numbers all are the same. */
+static uint64_t
+run_largest(int n, const attn_tier *tier)
+{
+    attn_call call = {.tier = tier, .n_threads = 1};
+    attn_quantized q;
+    attn_linear_problem l;
+    problem made;
+
+    make_product(n, false, &made, &q, &l);
+    ptrdiff_t n_codes = attn_divide_up(l.n_out, ATTN_PANEL_COLUMNS) *
+                        ATTN_PANEL_COLUMNS * attn_code_rows(l.n_in, q.bits);
+    memset((void *)(uintptr_t)q.codes, q.bits == 8 ? 127 : 255,
+           (size_t)(n_codes * q.bits / 8));
+    for (ptrdiff_t b = 0; b < l.batch.n; b++) {
+        for (ptrdiff_t r = 0; r < l.n_rows; r++) {
+            for (ptrdiff_t k = 0; k < l.n_in; k++) {
+                write_number(element(&made.p, &l.input, b, 0, r, k), l.input.dtype,
+                             r % 2 == 0 ? 1 : -1);
+            }
+        }
+    }
+    uint64_t hash = end_result(&made, attn_linear(&l, &call));
+    free_weights(&q);
+    return hash;
+}
+
+/* Instructions that add some products in 16 bits must not saturate. */
+void
+test_sums_of_the_largest_codes_are_exact(void)
+{
+    const attn_tier *tier;
+
+    for (int n = 0; n < N_PROBLEMS; n++) {
+        uint64_t hash = run_largest(n, attn_tier_named("scalar"));
+        for (int t = 0; (tier = attn_tier_at(t)) != NULL; t++) {
+            expect(run_largest(n, tier) == hash, "%s on %s: other bits", name_of(n),
+                   tier->name);
+        }
+    }
+}
+
 /* Has a tier the scalar tier's bits? It may be none. */
 static void
 check_alike(const attn_tier *tier)

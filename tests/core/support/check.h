@@ -90,6 +90,7 @@ void test_tasks_of_activations_give_the_bits_of_one(void);
 /* core/quantized.c */
 void test_every_tier_gives_products_of_integers_the_same_bits(void);
 void test_codes_of_fewer_bits_have_the_bits_of_8(void);
+void test_sums_of_the_largest_codes_are_exact(void);
 void test_tiles_give_products_of_integers_the_same_bits(void);
 void test_tiles_give_attention_over_bytes_the_same_bits(void);
 void test_short_vectors_give_products_of_integers_the_same_bits(void);
