@@ -60,11 +60,17 @@ static ptrdiff_t
 row_addresses(const task_rows *t, const attn_array *array, const char *base,
               ptrdiff_t r, const char *rows[LANES])
 {
-    ptrdiff_t n = least(t->task->n_rows - r, LANES);
+    ptrdiff_t n = least(t->task->n_rows - r, LANES), n_queries = t->task->n_queries;
+    ptrdiff_t query = (t->task->first_row + r) % n_queries;
+    const char *at = base + row_offset(t, array, r);
 
-    for (ptrdiff_t i = 0; i < n; i++) {
+    for (ptrdiff_t i = 0; i < n; i++, at += array->row_stride) {
         ONE_BY_ONE;
-        rows[i] = base + row_offset(t, array, r + i);
+        rows[i] = at;
+        if (++query == n_queries) { /* a division takes long */
+            query = 0;
+            at += array->head_stride - n_queries * array->row_stride;
+        }
     }
     return n;
 }

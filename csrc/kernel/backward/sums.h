@@ -9,6 +9,19 @@
 #include "kernel/backward/products.h"
 #include "kernel/backward/tile.h"
 
+/* Are terms of n rows finite? Those of all rows that are kept are looked at once. */
+static bool
+are_terms_finite(backward_work *w, const attn_array *rows, matrix terms, ptrdiff_t n,
+                 ptrdiff_t n_columns)
+{
+    kept_rows *kept = &w->terms[rows == &w->g->grad_output];
+    bool finite = kept->are_finite || all_finite(terms, n_columns, 0, operands_of(n));
+
+    kept->are_finite =
+        finite && kept->are_there && (kept->are_finite || n == w->task.n_rows);
+    return finite;
+}
+
 /* Adds to the gradients of a band's keys (or values) the factors times the tile's rows of an
  * array, head by head. */
 static void
@@ -27,7 +40,7 @@ add_to_band(backward_work *w, const block *b, const band *of, operand *factors,
         if (odd) {
             swap_lane(factors, keys->n, FACTOR_LINE, end, column);
         }
-        if (keys->masked && !all_finite(x, n_columns, 0, operands_of(end - r))) {
+        if (keys->masked && !are_terms_finite(w, rows, x, end - r, n_columns)) {
             add_seen_terms(w, &(gradient_sum){.factors = a,
                                               .factor_row = FACTOR_LINE,
                                               .factor_step = 1,
@@ -69,9 +82,13 @@ move_query_sums(backward_work *w, bool in)
     for (ptrdiff_t r = 0; r < w->task.n_rows && w->part->query; r += LANES) {
         ptrdiff_t n = least(w->task.n_rows - r, LANES);
         real *lanes = w->query_lanes + r;
-        for (ptrdiff_t i = 0; i < n; i++) {
-            ONE_BY_ONE;
-            rows[i] = query_sums_from(w, r + i).at;
+        for (ptrdiff_t i = 0, end; i < n; i = end) {
+            gradient_rows sums = query_sums_from(w, r + i);
+            end = least(end_of_head(&w->task, r + i) - r, n);
+            for (ptrdiff_t k = i; k < end; k++, sums.at += sums.row) {
+                ONE_BY_ONE;
+                rows[k] = sums.at;
+            }
         }
         if (in) {
             transpose_in(lanes, LINE, (const real *const *)rows, n, dim, NULL);

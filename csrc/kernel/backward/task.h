@@ -25,6 +25,7 @@ typedef struct {
     operand *memory; /* for them, a vector more in each; they may lie elsewhere */
     matrix rows;
     bool are_there;
+    bool are_finite; /* all rows of the tile; false if that is not known */
 } kept_rows;
 
 typedef struct {

@@ -136,6 +136,7 @@ terms_of_rows(backward_work *w, const attn_array *rows, ptrdiff_t r, ptrdiff_t e
         kept->rows = fetch_rows(rows, query_row(w, rows, first), n, n_columns,
                                 n_columns, width, kept->memory);
         kept->are_there = one_head && w->terms[0].memory != w->terms[1].memory;
+        kept->are_finite = false;
         if (HAS_UNIT) { /* zeros up to whole instructions */
             ptrdiff_t used = (n + TERMS - 1) / TERMS;
             memset(kept->memory + used * width, 0,
