@@ -22,7 +22,7 @@ typedef struct {
 
 /* Rows as operands, (rows / TERMS, columns). */
 typedef struct {
-    operand *memory; /* for them, a vector more in each; they may lie elsewhere */
+    operand *memory; /* for them, two vectors more in each; they may lie elsewhere */
     matrix rows;
     bool are_there;
     bool are_finite; /* all rows of the tile; false if that is not known */
@@ -103,7 +103,7 @@ lay_out_for_unit(const attn_problem *p, arena *a, backward_work *w)
 static ONE_COPY void
 lay_out_terms(const attn_problem *p, arena *a, kept_rows terms[2])
 {
-    ptrdiff_t n = LINE / TERMS * (most(p->head_dim, p->value_dim) + 2 * LANES);
+    ptrdiff_t n = LINE / TERMS * (most(p->head_dim, p->value_dim) + 3 * LANES);
 
     terms[0].memory = arena_operands(a, n);
     terms[1].memory = n <= LINE * 512 ? arena_operands(a, n) : terms[0].memory;

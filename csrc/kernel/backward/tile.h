@@ -121,6 +121,22 @@ cross_lines(const attn_array *rows)
            attn_get_tuning(ATTN_TUNE_PAIR_TILES);
 }
 
+/* Operands behind each row that is copied for sums; without any, rows are read in place. Rows a
+ * multiple of 512 bytes apart would meet in few sets of a cache of 32 KB, as CPUs with AVX2 have. */
+static ptrdiff_t
+row_gap(const attn_array *rows, ptrdiff_t width)
+{
+    const ptrdiff_t apart = 512, size = sizeof(operand);
+
+    if (cross_lines(rows)) {
+        return LANES;
+    }
+    return TERMS == 1 && sizeof(v_real) == 32 &&
+                   (rows->row_stride % apart == 0 || width * size % apart == 0)
+               ? 2 * LANES
+               : 0;
+}
+
 /* Rows of the query, or of the output's gradient, from row r of the tile up to `end`, of one head,
  * as terms of sums: where they lie or, for all blocks of a tile with a single head, copied once. */
 static ONE_COPY matrix
@@ -132,7 +148,8 @@ terms_of_rows(backward_work *w, const attn_array *rows, ptrdiff_t r, ptrdiff_t e
     ptrdiff_t first = one_head ? 0 : r, n = one_head ? w->task.n_rows : end - r;
 
     if (!kept->are_there) {
-        ptrdiff_t width = round_up(n_columns, LANES) + (cross_lines(rows) ? LANES : 0);
+        ptrdiff_t width = round_up(n_columns, LANES);
+        width += one_head ? row_gap(rows, width) : 0;
         kept->rows = fetch_rows(rows, query_row(w, rows, first), n, n_columns,
                                 n_columns, width, kept->memory);
         kept->are_there = one_head && w->terms[0].memory != w->terms[1].memory;
