@@ -8,6 +8,7 @@
 #define REAL_BITS 64
 #define PANEL_ROWS 6
 #define TILE_VECTORS 2
+#define PANEL_STEPS 4
 #include "vec/avx2_f64.h"
 
 #endif

@@ -31,6 +31,9 @@ _Static_assert(PANEL_ROWS >= 1 && PANEL_ROWS <= 12, "1 to 12 rows of a panel");
 _Static_assert(ATTN_PANEL_COLUMNS % PANEL_ROWS == 0, "linear tasks are whole panels");
 _Static_assert(ATTN_PANEL_COLUMNS % LANES == 0, "and they are whole vectors");
 
+_Static_assert(PANEL_STEPS == 1 || PANEL_STEPS % 2 == 0,
+               "every second step prefetches");
+
 /* Row form keeps numbers of ATTN_FEW_ROWS rows in arrays of WIDTH. */
 _Static_assert(WIDTH >= ATTN_FEW_ROWS, "a tile holds all rows of row form");
 _Static_assert(ATTN_TASK_ROWS % WIDTH == 0,

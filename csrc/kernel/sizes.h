@@ -23,6 +23,11 @@
 #define LOADS_COLUMNS 0 /* does the vocabulary have v_load_columns? */
 #endif
 
+#ifndef PANEL_STEPS
+#define PANEL_STEPS                                                                    \
+    1 /* of a whole panel between two jumps; if more, there is v_outlive */
+#endif
+
 #ifndef HAS_BYTE_UNIT
 #define HAS_BYTE_UNIT 0 /* may tiers with the kernel multiply bytes on a matrix unit? */
 #endif

@@ -26,6 +26,7 @@ static inline v_real v_fms(v_real a, v_real b, v_real c)
 {
     return _mm256_fmsub_ps(a, b, c);
 }
+static INLINE void v_outlive(v_real a) { __asm__ volatile("" : : "x"(a)); }
 static inline v_real v_round(v_real a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
