@@ -169,7 +169,7 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     }
     w->panel_blocks = w->panel_key_blocks = 0;
     bool keeps = KEEPS_ROWS && !are_bytes(&p->key) &&
-                 (!HAS_MANY_ROWS || attn_get_tuning(ATTN_TUNE_PAIR_TILES));
+                 (LANES == 8 || attn_get_tuning(ATTN_TUNE_PAIR_TILES));
     if ((HAS_UNIT || keeps) && !w->rows.row_form) {
         lay_out_panel(p, &a, w);
     }

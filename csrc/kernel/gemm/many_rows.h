@@ -1,18 +1,24 @@
 /* The product of many rows, for kernels that set HAS_MANY_ROWS. Columns of B are lanes, as for
- * few rows. A panel of ATTN_PANEL_COLUMNS columns is multiplied by GROUP_ROWS rows of A at a
- * time. Nothing is transposed, an operand of A is loaded once for a row of the panel, and steps
- * prefetch what comes next. */
+ * few rows. PART_COLUMNS columns of a panel, or all of them, are multiplied by GROUP_ROWS rows of A
+ * at a time. Nothing is transposed, an operand of A is loaded once for a row of the part, and
+ * steps prefetch what comes next. */
 #ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
-enum { GROUP_ROWS = 8, GROUP_SUMS = GROUP_ROWS * PANEL_VECTORS };
+enum {
+    PART_VECTORS = 3,
+    PART_COLUMNS = PART_VECTORS * LANES,
+    PANEL_PARTS = ATTN_PANEL_COLUMNS / PART_COLUMNS,
+    GROUP_ROWS = PANEL_ROWS * TILE_VECTORS / PART_VECTORS,
+    GROUP_SUMS = GROUP_ROWS * PART_VECTORS
+};
 
 _Static_assert(GROUP_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
                "pointers reach all rows");
-_Static_assert(GROUP_SUMS <= PANEL_ROWS * TILE_VECTORS, "sums are in registers");
+_Static_assert(ATTN_PANEL_COLUMNS % PART_COLUMNS == 0, "panels are whole parts");
 
 /* sum += rows that lie `row` reals apart; where that is 0, one row is added to all. */
 static INLINE void
@@ -20,8 +26,8 @@ add_rows(v_real *sum, const real *rows, ptrdiff_t row)
 {
     UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
     {
-        sum[k] = v_add(sum[k], v_load(rows + k % PANEL_VECTORS * LANES));
-        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
+        sum[k] = v_add(sum[k], v_load(rows + k % PART_VECTORS * LANES));
+        if (k % PART_VECTORS == PART_VECTORS - 1) {
             rows += row;
             __asm__("" : "+r"(rows)); /* or all rows' addresses are held */
         }
@@ -33,13 +39,13 @@ store_rows(const v_real *sum, char *to, ptrdiff_t row, const bool rounds)
 {
     UNROLLED for (int k = 0; k < GROUP_SUMS; k++)
     {
-        const int at = k % PANEL_VECTORS * LANES;
+        const int at = k % PART_VECTORS * LANES;
         if (rounds) {
             v_store_bf16((uint16_t *)(void *)to + at, sum[k]);
         } else {
             v_store((real *)(void *)to + at, sum[k]);
         }
-        if (k % PANEL_VECTORS == PANEL_VECTORS - 1) {
+        if (k % PART_VECTORS == PART_VECTORS - 1) {
             to += row;
             __asm__("" : "+r"(to));
         }
@@ -57,7 +63,7 @@ typedef struct {
     bool rounds;      /* to bfloat16 */
     const operand *a;
     ptrdiff_t a_row, a_step; /* operands from row to row, from step to step */
-    const operand *b;        /* (steps, ATTN_PANEL_COLUMNS) */
+    const operand *b;        /* (steps, PART_COLUMNS), rows of a panel apart */
     ptrdiff_t n_steps;
     bool add;
     line_prefetch
@@ -76,13 +82,13 @@ prefetches_of(ptrdiff_t n_steps)
 static INLINE void
 multiply_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const operand *b)
 {
-    v_operand x[PANEL_VECTORS];
+    v_operand x[PART_VECTORS];
 
-    UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
+    UNROLLED for (int v = 0; v < PART_VECTORS; v++)
     {
         x[v] = v_load_operands(b + v * LANES);
     }
-    add_step(sum, a, a_row, x, GROUP_ROWS, PANEL_VECTORS, POINTER_ROWS);
+    add_step(sum, a, a_row, x, GROUP_ROWS, PART_VECTORS, POINTER_ROWS);
 }
 
 /* Moves pointers into A to the next step: in bytes, or there is a loop for steps of 1, and one for

@@ -11,7 +11,7 @@
 static bool
 has_even_reals(const attn_linear_problem *l, const attn_array *array)
 {
-    return is_plain(array, ATTN_PANEL_COLUMNS) && has_even_rows(l, array);
+    return is_plain(array, PART_COLUMNS) && has_even_rows(l, array);
 }
 
 /* Are outputs bfloat16 numbers, adjacent and evenly apart? */
@@ -24,7 +24,7 @@ has_even_halves(const attn_linear_problem *l)
            has_even_rows(l, output);
 }
 
-/* Does the product store whole groups of rows of whole panels? */
+/* Does the product store whole groups of rows of whole parts? */
 static bool
 stores_directly(const attn_linear_problem *l)
 {
@@ -36,23 +36,23 @@ stores_directly(const attn_linear_problem *l)
             (has_even_halves(l) && !adds));
 }
 
-/* A panel's columns of a task. Where the product stores outputs directly, its sums include the
- * bias, and `output` and `residual` (or NULL) are those of row 0. */
+/* Columns of a task, a part of a panel. Where the product stores outputs directly, its sums include
+ * the bias, and `output` and `residual` (or NULL) are those of row 0. */
 typedef struct {
     ptrdiff_t column, n_columns;
     bool direct;
     char *output;
     const char *residual;
-} linear_panel;
+} linear_columns;
 
-static linear_panel
-open_panel(const linear_work *w, ptrdiff_t column, bool direct)
+static linear_columns
+open_columns(const linear_work *w, ptrdiff_t column, bool direct)
 {
     const attn_linear_problem *l = w->l;
-    ptrdiff_t n_columns = least(w->task->n_columns - column, ATTN_PANEL_COLUMNS);
-    linear_panel p = {.column = column, .n_columns = n_columns};
+    ptrdiff_t n_columns = least(w->task->n_columns - column, PART_COLUMNS);
+    linear_columns p = {.column = column, .n_columns = n_columns};
 
-    if (direct && n_columns == ATTN_PANEL_COLUMNS) {
+    if (direct && n_columns == PART_COLUMNS) {
         p.direct = true;
         p.output = output_at(w, &l->output, 0, column);
         if (l->residual.data != NULL) {
@@ -65,11 +65,11 @@ open_panel(const linear_work *w, ptrdiff_t column, bool direct)
 /* Prefetches outputs of the group from row r on, whose lines storing would otherwise wait for.
  * Inline: compilers drop calls of functions that only prefetch. */
 static INLINE void
-prefetch_outputs(const linear_work *w, const linear_panel *p, ptrdiff_t r)
+prefetch_outputs(const linear_work *w, const linear_columns *p, ptrdiff_t r)
 {
     const attn_array *output = &w->l->output;
     const char *at = p->output + r * output->row_stride;
-    prefetch rows = prefetch_of(output, at, ATTN_PANEL_COLUMNS, GROUP_ROWS);
+    prefetch rows = prefetch_of(output, at, PART_COLUMNS, GROUP_ROWS);
 
     if (r + GROUP_ROWS <= w->task->n_rows) {
         prefetch_rows(&rows, 0, GROUP_ROWS);
@@ -78,7 +78,7 @@ prefetch_outputs(const linear_work *w, const linear_panel *p, ptrdiff_t r)
 
 /* Sets where the sums of the group from row r on go: to C, or to the output. */
 static void
-place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
+place_sums(const linear_work *w, const linear_columns *p, ptrdiff_t r,
            many_rows_product *m)
 {
     const attn_array *output = &w->l->output, *residual = &w->l->residual;
@@ -96,16 +96,16 @@ place_sums(const linear_work *w, const linear_panel *p, ptrdiff_t r,
     prefetch_outputs(w, p, r + GROUP_ROWS);
     if (p->residual != NULL) {
         const char *at = p->residual + r * residual->row_stride;
-        prefetch rows = prefetch_of(residual, at, ATTN_PANEL_COLUMNS, GROUP_ROWS);
+        prefetch rows = prefetch_of(residual, at, PART_COLUMNS, GROUP_ROWS);
         m->residual = (const real *)(const void *)at;
         m->residual_row = residual->row_stride / (ptrdiff_t)sizeof(real);
         prefetch_near(&rows);
     }
 }
 
-/* Stores what the product did not: rows behind the last group, or a whole panel. */
+/* Stores what the product did not: rows behind the last group, or a whole part. */
 static void
-store_rest(linear_work *w, const linear_panel *p, const linear_bias *bias)
+store_rest(linear_work *w, const linear_columns *p, const linear_bias *bias)
 {
     ptrdiff_t n_rows = w->task->n_rows;
     ptrdiff_t n_stored = p->direct ? n_rows / GROUP_ROWS * GROUP_ROWS : 0;

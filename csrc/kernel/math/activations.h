@@ -196,7 +196,7 @@ static ONE_COPY void
 activate(real *to, const real *from, const real *bias, ptrdiff_t line, ptrdiff_t n_vec,
          attn_activation activation)
 {
-    const int together = HAS_MANY_ROWS || HAS_UNIT
+    const int together = (HAS_MANY_ROWS && LANES > 8) || HAS_UNIT
                              ? TOGETHER
                              : 1; /* elsewhere it is not worth the code */
     int n;
