@@ -79,11 +79,12 @@ class Folder(os.PathLike[str]):
             raise NotADirectoryError(
                 f"folder: expected a folder or a new name, got a file, {str(path)!r}"
             )
-        above = next((part for part in self.path.parents if part.exists()), None)
-        if above is not None and not above.is_dir():
+        # A list, because an interrupt within a generator may be lost.
+        above = [part for part in self.path.parents if part.exists()][:1]
+        if above and not above[0].is_dir():
             raise NotADirectoryError(
                 "folder: expected a folder or a new name in one, got "
-                f"{str(path)!r}, which is below the file {str(above)!r}"
+                f"{str(path)!r}, which is below the file {str(above[0])!r}"
             )
         self.entry = os.path.realpath(self.path / MODEL_FILES[0])
         self.hidden = _temporary(self.entry)
