@@ -1,5 +1,4 @@
-/* The vector vocabulary: float, 8 lanes, AVX2 with FMA and F16C. What each function must
- * do is written in vec/scalar_f32.h. */
+/* The vector vocabulary of vec/scalar_f32.h: float, 8 lanes, AVX2 with FMA and F16C. */
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
