@@ -234,7 +234,9 @@ def test_without_tqdm_lines_are_printed_all_the_same(monkeypatch, capsys, tmp_pa
 
 @pytest.mark.quick
 def test_the_commands_say_what_is_wrong(tmp_path):
-    with pytest.raises(SystemExit, match=r"train_characters: .*none: expected a file, got none$"):
+    with pytest.raises(
+        SystemExit, match=r"train_characters: .*none: expected a file, got none$"
+    ):
         characters.main(["--file", str(tmp_path / "none"), "--resume"])
     other = tmp_path / "other"
     training.save(other, {"W": np.zeros(2)})
