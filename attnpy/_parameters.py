@@ -391,8 +391,9 @@ def _attributes(layer: object, prefix: str = "") -> Iterator[tuple[str, object, 
     for name, value in vars(layer).items():
         if isinstance(value, ARRAYS):
             yield prefix + name, layer, name
-        elif isinstance(value, list):
-            for i, inner in enumerate(value):
+        elif isinstance(value, list | dict):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            for i, inner in pairs:
                 if hasattr(inner, "load_state_dict"):
                     yield from _attributes(inner, f"{prefix}{name}.{i}.")
         elif type(value) not in PLAIN and hasattr(value, "load_state_dict"):

@@ -161,6 +161,7 @@ HEADS = {
         "qa_outputs.bias",
     ),
     "nomic_bert": ("cls.predictions.bias", "classifier.weight"),
+    "jina_embeddings_v3": ("lm_head.dense.bias", "qa_outputs.bias"),
     "gte": ("lm_head.dense.bias", "classifier.bias", "qa_outputs.bias"),
     **dict.fromkeys(
         ("deberta", "deberta-v2"),

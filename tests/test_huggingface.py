@@ -287,6 +287,8 @@ def test_bert_gives_their_weights_and_states():
 KIN = [kind for kind in families.KIN if kind != "bert"]
 GATED = [
     *((kind, {}) for kind in ("modernbert", "eurobert", "nomic_bert", "gte")),
+    ("jina_embeddings_v3", {"type_vocab_size": 2, "hidden_act": "gelu_new"}),
+    ("jina_embeddings_v3", {"rope_scaling": {**DYNAMIC}}),
     ("modernbert", {"norm_bias": True, "attention_bias": True, "mlp_bias": True}),
     ("modernbert", {"layer_types": [FULL, SLIDING, SLIDING, FULL]}),
     ("modernbert", {"global_attn_every_n_layers": 2, "local_attention": 8}),
@@ -680,6 +682,7 @@ HEADS = {
     "eurobert": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     "nomic_bert": ["MaskedLM", "TokenClassification", "SequenceClassification"],
     "gte": ["MaskedLM", "TokenClassification", "SequenceClassification"],
+    "jina_embeddings_v3": [*TASKS[:3], "SequenceClassification"],
     **{kind: [*TASKS, "SequenceClassification"] for kind in KIN},
     "deberta-v2": [*TASKS, "SequenceClassification"],
     "bert": [*TASKS, "PreTraining", "NextSentencePrediction"],
@@ -691,7 +694,7 @@ CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"camembert": "Camembert"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
 CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
-CLASSES |= {"eurobert": "EuroBert"}
+CLASSES |= {"eurobert": "EuroBert", "jina_embeddings_v3": "JinaEmbeddingsV3"}
 CLASSES |= {"nomic_bert": "NomicBert", "gte": "Gte", "deberta-v2": "DebertaV2"}
 CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}
 

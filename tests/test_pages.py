@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from support import (
+    adapters,
     encoder_decoders,
     families,
     gguf_files,
@@ -134,6 +135,8 @@ def write_embedders(folder):
     for name, n in (("sparse", 1), ("colbert", 7)):
         arrays = {"weight": rng.random((n, 12), "f"), "bias": rng.random(n, "f")}
         torch_files.save(m3 / f"{name}_linear.pt", arrays)
+    (folder / "jina-embeddings-v3").mkdir()
+    adapters.of_tasks(folder / "jina-embeddings-v3")
     nomic = {**families.ENCODERS["nomic_bert"], "vocab_size": len(sentences.WORDS)}
     found = gguf_files.encoder(nomic, sentences.WORDS)
     gguf_files.write(folder / "nomic-embed-text-v1.5.Q8_0.gguf", *found)

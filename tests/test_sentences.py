@@ -693,7 +693,7 @@ def test_what_is_no_tokenizer_is_refused(encoder):
         (
             "config.json",
             {"model_type": "funnel"},
-            "gte or new, got 'funnel'",
+            "new or jina_embeddings_v3, got 'funnel'",
         ),
     ],
 )

@@ -36,6 +36,7 @@ from attnpy._families.gpt_neox import GPT_NEOX
 from attnpy._families.gpt_oss import GPT_OSS
 from attnpy._families.granite import GRANITE, GRANITE4, GRANITEMOE
 from attnpy._families.gte import GTE, GTE_NEW
+from attnpy._families.jina import JINA_V3
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
 from attnpy._families.mixtral import MIXTRAL
@@ -63,7 +64,7 @@ FAMILIES: dict[str, Declaration] = {
     for family in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MPNET, ELECTRA, ALBERT),
         *(DEBERTA, DEBERTA_V2),
-        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW),
+        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),

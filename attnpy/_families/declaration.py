@@ -139,6 +139,8 @@ class Declaration:
         of `rules`. Arguments that are nowhere have their defaults.
     older : mapping of str to str
         Fields of files for older classes, and the fields of today that they are.
+    code : str
+        What an ``auto_map`` has that says so, whatever `model_type` is beside it.
     modern : callable
         Makes the fields that are read of those of a file, where more than names is
         different.
@@ -168,6 +170,7 @@ class Declaration:
     head_activation: PoolerActivation = "tanh"
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
     modern: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     saved: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 

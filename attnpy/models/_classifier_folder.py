@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnpy import checkpoints
 from attnpy._files import folder_at
 from attnpy._quoting import listed, quoted
-from attnpy.models import _sentence_folder
+from attnpy.models import _hf_config, _sentence_folder
 from attnpy.models._pair_template import FORMATS
 from attnpy.models._sentence_folder import Fields, Module, Task
 
@@ -52,7 +52,7 @@ TELLS_TYPES = {
 }
 CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-CLASSES |= {"camembert": "Camembert"}
+CLASSES |= {"camembert": "Camembert", "jina_embeddings_v3": "XLMRoberta"}
 CLASSES |= {"nomic_bert": "Bert", "deberta": "Deberta", "deberta-v2": "DebertaV2"}
 
 
@@ -245,5 +245,6 @@ def _token_types(folder: Path, config: Mapping[str, Any]) -> bool | None:
         return "token_type_ids" in names
     kind = fields.take("tokenizer_class", str, "a name")
     if kind is None:
-        return TELLS_TYPES.get(CLASSES.get(str(config.get("model_type", "bert")), ""))
+        family = _hf_config.kind_of({"model_type": "bert", **config})
+        return TELLS_TYPES.get(CLASSES.get(str(family), ""))
     return TELLS_TYPES.get(kind.removesuffix("Fast").removesuffix("Tokenizer"))

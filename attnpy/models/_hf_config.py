@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     Function = Literal["softmax", "sigmoid", "none"]
 
 
+def kind_of(config: Config) -> object:
+    """Return the model_type, or that of the family whose code the folder has."""
+    places = config.get("auto_map")
+    named = [*places.values()] if isinstance(places, Mapping) else []
+    for kind, family in FAMILIES.items():
+        if family.code and any(family.code in str(place) for place in named):
+            return kind
+    return config.get("model_type")
+
+
 def encoder(config: Config) -> Declaration:
     """Return the family of a configuration for `BertEncoder`, by default BERT."""
     return _of_model_type(config, "encoder", "bert")
@@ -37,13 +47,13 @@ def encoder_decoder(config: Config) -> Declaration:
 
 def is_decoder(config: Config) -> bool:
     """Tell whether a configuration is of a family for `CausalDecoder`."""
-    family = FAMILIES.get(str(config.get("model_type")))
+    family = FAMILIES.get(str(kind_of(config)))
     return family is not None and family.model == "decoder"
 
 
 def pads_anywhere(config: Config) -> bool:
     """Tell whether positions are relative, so that padding on the left changes none."""
-    family = FAMILIES.get(str(config.get("model_type")))
+    family = FAMILIES.get(str(kind_of(config)))
     return family is not None and "rotary" in family.computed
 
 
@@ -63,7 +73,7 @@ def text_tower(config: Config) -> Declaration:
 
 
 def _of_model_type(config: Config, model: str, default: str | None) -> Declaration:
-    kind = _mapping(config).get("model_type")
+    kind = kind_of(_mapping(config))
     if kind is None:
         kind = default
     known = [name for name, family in FAMILIES.items() if family.model == model]

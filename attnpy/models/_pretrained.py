@@ -13,6 +13,7 @@ from attnpy._quantize import judged
 from attnpy._quantized import QuantizedTable
 from attnpy._quantized_parts import ACTIVATIONS
 from attnpy.checkpoints import gguf_blocks
+from attnpy.checkpoints.adapters import AdaptedCheckpoint, adapter_of
 from attnpy.checkpoints.compressed import CompressedCheckpoint, scheme_of
 from attnpy.checkpoints.loading import (
     PLAIN_HEAD,
@@ -77,8 +78,12 @@ def read(
     progress: bool | None,
     weights: Weights | None = None,
     activations: Literal["float", "int8"] = "float",
+    task: str | None = None,
 ) -> Model:
-    """Make a model of a folder's configuration, and copy the weights into it."""
+    """Make a model of a folder's configuration, and copy the weights into it.
+
+    With the adapter of a task, where folders have some.
+    """
     if weights is not None:
         _checks.one_of(weights, "weights", tuple(BITS))
     _checks.one_of(activations, "activations", ACTIVATIONS)
@@ -86,12 +91,13 @@ def read(
     packed = _checks.flag(packed, "packed")
     progress = _progress.checked(progress)
     config = checkpoints.read_config(folder_at(folder))
+    adapter = adapter_of(config, task)
     given = config.pop("quantization_config", None)
     in_mxfp4 = is_mxfp4(given)
     scheme = None if given is None or in_mxfp4 else scheme_of(given)
     _check_integers(given is not None, scheme, weights, activations)
     is_quantised = weights is not None or given is not None
-    declared = FAMILIES.get(str(config.get("model_type")))
+    declared = FAMILIES.get(str(_hf_config.kind_of(config)))
     family = "bert" if declared is None else declared.checkpoint
     table = checkpoints.FAMILIES[family]
 
@@ -99,7 +105,10 @@ def read(
         found = checkpoints.read(folder)
         if in_mxfp4:
             return Mxfp4Checkpoint(found)
-        return found if scheme is None else CompressedCheckpoint(found, scheme)
+        if scheme is not None:
+            return CompressedCheckpoint(found, scheme)
+        has_code = declared is not None and declared.code
+        return AdaptedCheckpoint(found, adapter) if has_code else found
 
     if isinstance(dtype, str) and dtype == "auto":
         dtype = dtype_of(tensors(), table)

@@ -50,7 +50,8 @@ def save(
             "config: expected that of a model of from_config or from_pretrained, got "
             "none"
         )
-    config = {"model_type": "bert", **model.config}
+    kind = _hf_config.kind_of(model.config)
+    config = {**model.config, "model_type": "bert" if kind is None else kind}
     _check_unchanged(model, again(config))
     family = FAMILIES[config["model_type"]]
     config = family.saved(_hf_config.modern(config, family))

@@ -48,6 +48,9 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
+# The first module of jina-embeddings-v3: a Transformer that is told a task.
+TASKS_MODULE = "custom_st.Transformer"
+
 
 class Task(NamedTuple):
     """What the first module does, in the words of its file."""
@@ -214,7 +217,8 @@ def _embedding_modules(folder: Path) -> list[tuple[str, Path]] | None:
 def _module(path: Path, entry: Config) -> tuple[str, Path]:
     """Return the kind of a module and its folder."""
     kind, place = entry.get("type"), entry.get("path", "")
-    if not isinstance(kind, str) or not kind.startswith("sentence_transformers."):
+    is_known = isinstance(kind, str) and kind.startswith("sentence_transformers.")
+    if not is_known and kind != TASKS_MODULE:
         raise ValueError(
             f"{path}: expected modules of sentence_transformers, got type "
             f"{quoted(kind)}"
@@ -224,9 +228,18 @@ def _module(path: Path, entry: Config) -> tuple[str, Path]:
         raise ValueError(
             f"{path}: expected folders inside this one, got {quoted(place)}"
         )
-    if kwargs := entry.get("kwargs"):
+    folder, kwargs = path.parent / inside, entry.get("kwargs")
+    if kind == TASKS_MODULE:
+        config = checkpoints.read_config(folder)
+        if _hf_config.kind_of(config) != "jina_embeddings_v3":
+            raise ValueError(
+                f"{path}: expected {kind} of jina-embeddings-v3 alone, got that of "
+                f"{quoted(_hf_config.kind_of(config))}"
+            )
+        kwargs = kwargs if kwargs not in (["task"], ["task_type"]) else None
+    if kwargs:
         raise ValueError(f"{path}: expected no kwargs, got {quoted(kwargs)}")
-    return kind.rpartition(".")[2], path.parent / inside
+    return str(kind).rpartition(".")[2], folder
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attnpy._files import Folder, write_folder
-from attnpy._quoting import quoted
+from attnpy._quoting import listed, quoted
 from attnpy.checkpoints.writing import write
 from attnpy.models import _classifier_folder, _sentence_folder
 from attnpy.models._pooling import Dense, Normalize
@@ -39,6 +39,7 @@ class Embedder(Encoder, Protocol):
     steps: tuple[Any, ...]
     similarity_fn_name: str
     truncate_dim: int | None
+    tasks: dict[str, Any]
 
 
 class Scorer(Encoder, Protocol):
@@ -62,6 +63,11 @@ def save(encoder: Embedder, folder: str | os.PathLike[str]) -> None:
                 "steps: expected those of a folder, Dense and Normalize, got "
                 f"{type(step).__name__}"
             )
+    if len(encoder.tasks) > 1:
+        raise ValueError(
+            "tasks: expected one, as a folder that is written has one model, got "
+            f"{listed([*encoder.tasks])}"
+        )
     write_folder(folder, lambda place: _write(encoder, place))
 
 

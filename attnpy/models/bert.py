@@ -612,8 +612,8 @@ class BertEncoder:
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, camembert, distilbert, mpnet,
-            electra, albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte
-            or new.
+            electra, albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte,
+            new or jina_embeddings_v3, which a folder with the code of jinaai is, too.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional
@@ -673,6 +673,7 @@ class BertEncoder:
         weights: Literal["int8", "int4"] | None = None,
         activations: Literal["float", "int8"] = "float",
         ignore_head: bool = False,
+        task: str | None = None,
         progress: bool | None = None,
     ) -> BertEncoder:
         """Read a model from a folder.
@@ -707,6 +708,9 @@ class BertEncoder:
             Read only the model below a head that `BertEncoder` does not have, such as
             that of ``BertForQuestionAnswering``, as ``AutoModel`` of Transformers does.
             By default such a folder is refused, so that no head is lost silently.
+        task : str, optional
+            Add the adapter of this task to the weights, for a folder that has adapters
+            (jina-embeddings-v3). By default none is added.
         progress : bool, optional
             Show a progress bar on standard error, if that is a terminal and the work
             takes longer than a second. True needs the tqdm package; None, the default,
@@ -733,7 +737,7 @@ class BertEncoder:
         )
         return _pretrained.read(
             *(make, folder, dtype, packed, ignore_head, progress),
-            *(weights, activations),
+            *(weights, activations, task),
         )
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from attnpy import (
     _vjp,
     checkpoints,
 )
-from attnpy._quoting import named
+from attnpy._quoting import listed, named, quoted
 from attnpy.checkpoints.reading import judged_elsewhere
 from attnpy.models import (
     _gguf,
@@ -86,11 +86,13 @@ class SentenceEncoder:
         What `similarity` and `search` compute; for the last two, minus the distance.
     truncate_dim : int, optional
         Return only this many first numbers of each vector; at most its size.
+    tasks : mapping of str to model, optional
+        Models of the same sizes for the `task` of `encode`. `model` is one of them.
 
     Attributes
     ----------
     model, tokenizer, pooling, include_prompt, steps, max_length, prompts,
-    default_prompt_name, similarity_fn_name, truncate_dim
+    default_prompt_name, similarity_fn_name, truncate_dim, tasks
         As given.
     embed_dim : int
         `E`, the size of the resulting vectors.
@@ -138,6 +140,7 @@ class SentenceEncoder:
     default_prompt_name: str | None
     similarity_fn_name: str
     truncate_dim: int | None
+    tasks: dict[str, BertEncoder | CausalDecoder]
     embed_dim: int
 
     quantize = _parameters.quantize
@@ -166,6 +169,7 @@ class SentenceEncoder:
             "default_prompt_name": self.default_prompt_name,
             "similarity_fn_name": self.similarity_fn_name,
             "truncate_dim": self.truncate_dim,
+            "tasks": list(self.tasks) or None,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -184,8 +188,10 @@ class SentenceEncoder:
         default_prompt_name: str | None = None,
         similarity_fn_name: str = "cosine",
         truncate_dim: int | None = None,
+        tasks: Mapping[str, BertEncoder | CausalDecoder] | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.tasks = dict(_checks.mapping({} if tasks is None else tasks, "tasks"))
         self._check_parts()
         self.pooling = _checked_modes(pooling)
         self.include_prompt = _checks.flag(include_prompt, "include_prompt")
@@ -217,6 +223,19 @@ class SentenceEncoder:
                 f"{type(self.model).__name__}"
             )
         _texts.check_tokenizer(self.tokenizer)
+        models = [*self.tasks.values()]
+        if not models:
+            return
+        if not any(model is self.model for model in models) or not all(
+            isinstance(model, type(self.model))
+            and model.embed_dim == self.model.embed_dim
+            and model.token_embedding.dtype == self.model.token_embedding.dtype
+            for model in models
+        ):
+            raise ValueError(
+                "tasks: expected models of the sizes and the dtype of model, which is "
+                f"one of them, got those of {listed([*self.tasks])}"
+            )
 
     @classmethod
     def from_pretrained(
@@ -226,6 +245,7 @@ class SentenceEncoder:
         pooling: str | Sequence[str] | None = None,
         max_length: int | None = None,
         truncate_dim: int | None = None,
+        tasks: Sequence[str] | None = None,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -245,6 +265,10 @@ class SentenceEncoder:
             For a folder without ``modules.json``, which does not specify it.
         max_length, truncate_dim : int, optional
             Override those of the folder.
+        tasks : sequence of str, optional
+            Read the model once for each of these tasks, with its adapter, for a folder
+            that has adapters (jina-embeddings-v3). By default the model is read once,
+            without an adapter.
         dtype, packed, weights, activations, progress
             As in `BertEncoder.from_pretrained`.
 
@@ -274,15 +298,20 @@ class SentenceEncoder:
                 f"pooling: expected one, as {folder} has no modules.json that "
                 "specifies it, got None"
             )
-        model = _model(
-            recipe.model_folder,
-            dtype=dtype,
-            packed=packed,
-            weights=weights,
-            activations=activations,
-            ignore_head=True,  # the vectors of tokens are all that is pooled
-            progress=progress,
-        )
+        models = {
+            task: _model(
+                recipe.model_folder,
+                task,
+                dtype=dtype,
+                packed=packed,
+                weights=weights,
+                activations=activations,
+                ignore_head=True,  # the vectors of tokens are all that is pooled
+                progress=progress,
+            )
+            for task in _checked_tasks(tasks)
+        }
+        model = next(iter(models.values()))
         _sentence_folder.check_size(recipe, model.embed_dim)
         return cls(
             model,
@@ -298,6 +327,7 @@ class SentenceEncoder:
             default_prompt_name=recipe.default_prompt_name,
             similarity_fn_name=recipe.similarity_fn_name,
             truncate_dim=recipe.truncate_dim if truncate_dim is None else truncate_dim,
+            tasks={task: made for task, made in models.items() if task is not None},
         )
 
     @classmethod
@@ -395,7 +425,7 @@ class SentenceEncoder:
             If `folder` is no path.
         ValueError
             If the model cannot be saved, as its own `save_pretrained` says; if one of
-            `steps` is a function of your own.
+            `steps` is a function of your own; if there are several `tasks`.
 
         Notes
         -----
@@ -411,6 +441,7 @@ class SentenceEncoder:
         batch_size: int = 32,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        task: str | None = None,
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         progress: bool | None = None,
@@ -431,6 +462,9 @@ class SentenceEncoder:
         prompt_name : str, optional
             The name of one of `prompts`, instead of `prompt`. By default
             `default_prompt_name`.
+        task : str, optional
+            One of `tasks`, whose model computes the vectors; needed if there are
+            several. It puts no prompt before texts.
         normalize : bool, optional
             True: vectors of length 1. False: skip the Normalize at the end of `steps`,
             if any. By default as in `steps`.
@@ -468,6 +502,7 @@ class SentenceEncoder:
         batch_size = _checks.count(batch_size, "batch_size")
         dim = self.truncate_dim if truncate_dim is None else truncate_dim
         how = _How(
+            self._model_of(task),
             self._prompt(prompt, prompt_name),
             None if normalize is None else _checks.flag(normalize, "normalize"),
             self._shortened(dim),
@@ -490,6 +525,7 @@ class SentenceEncoder:
         *,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        task: str | None = None,
         checkpoint: bool = False,
         dropout: float = 0.0,
         dropout_seed: int | None = None,
@@ -501,7 +537,7 @@ class SentenceEncoder:
         ----------
         texts : iterable of str
             A batch.
-        prompt, prompt_name
+        prompt, prompt_name, task
             As in `encode`.
         checkpoint, dropout, dropout_seed
             As in `BertEncoder.vjp`.
@@ -540,7 +576,7 @@ class SentenceEncoder:
                     f"dropout: expected 0 with a CausalDecoder, got {dropout}"
                 )
             options = {}
-        states, of_states = self.model.vjp(
+        states, of_states = self._model_of(task).vjp(
             _texts.padded(tokens) if tokens else np.zeros((0, 0), np.int64),
             lengths=lengths,
             checkpoint=checkpoint,
@@ -605,6 +641,7 @@ class SentenceEncoder:
         *,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        task: str | None = None,
         progress: bool | None = None,
         num_threads: int | None = None,
     ) -> SearchResult:
@@ -619,8 +656,9 @@ class SentenceEncoder:
             vectors are computed and not kept.
         top_k : int, optional
             The largest number of results.
-        prompt, prompt_name
-            As in `encode`, for text queries.
+        prompt, prompt_name, task
+            As in `encode`, for text queries. With several `tasks` a corpus is vectors,
+            from `encode` with the task of documents.
         progress : bool, optional
             As in `encode`, for the progress through the corpus.
         num_threads : int, optional
@@ -647,11 +685,13 @@ class SentenceEncoder:
                 query,
                 prompt=prompt,
                 prompt_name=prompt_name,
+                task=task,
                 progress=False,
                 num_threads=num_threads,
             )
-        elif prompt is not None or prompt_name is not None:
-            raise ValueError("prompt: expected none for a query of vectors, got one")
+        elif (prompt, prompt_name, task) != (None, None, None):
+            name = "prompt" if task is None else "task"
+            raise ValueError(f"{name}: expected none for a query of vectors, got one")
         queries = _similarity.vectors(query, "query")
         compare = _similarity.FUNCTIONS[self.similarity_fn_name]
         n_rows = len(corpus) if isinstance(corpus, Sized) else None
@@ -692,6 +732,16 @@ class SentenceEncoder:
             )
         return truncate_dim
 
+    def _model_of(self, task: str | None) -> BertEncoder | CausalDecoder:
+        """Return the model of a task."""
+        if task is None and len(self.tasks) < 2:
+            return self.model
+        if task is None or task not in self.tasks:
+            known = " or ".join(map(repr, self.tasks))
+            wanted = known or "None, as from_pretrained(tasks=...) read no adapters"
+            raise ValueError(f"task: expected {wanted}, got {quoted(task)}")
+        return self.tasks[task]
+
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """Return what to put before texts."""
         return _texts.prompt(self.prompts, self.default_prompt_name, prompt, name)
@@ -714,7 +764,7 @@ class SentenceEncoder:
         tokens = [code.ids for code in codes]
         first = self._prompt_tokens(how.prompt)
         for chosen in _texts.batches([*map(len, tokens)], how.batch_size):
-            pooled = self._pooled([tokens[i] for i in chosen], first, how.num_threads)
+            pooled = self._pooled([tokens[i] for i in chosen], first, how)
             out[chosen] = self._finished(pooled, how)
             done(len(chosen))
 
@@ -728,13 +778,11 @@ class SentenceEncoder:
         ends = bool(ids) and ids[-1] in added and added[ids[-1]].special
         return len(ids) - ends
 
-    def _pooled(
-        self, tokens: list[list[int]], first: int, num_threads: int | None
-    ) -> Array:
+    def _pooled(self, tokens: list[list[int]], first: int, how: _How) -> Array:
         """Return the vectors of texts, (B, n_modes * E), from their token ids."""
         lengths = [len(ids) for ids in tokens]
         padded = _texts.padded(tokens)
-        states = self.model(padded, lengths=lengths, num_threads=num_threads)
+        states = how.model(padded, lengths=lengths, num_threads=how.num_threads)
         states = states.astype(self._dtype, copy=False)  # (B, L, E)
         return np.stack(
             [
@@ -766,6 +814,11 @@ class SentenceEncoder:
         if not _is_numbers(corpus):
             if isinstance(corpus, str):
                 raise TypeError("corpus: expected vectors or texts, got one string")
+            if len(self.tasks) > 1:
+                raise ValueError(
+                    "corpus: expected vectors, from encode with a task, as the encoder "
+                    f"has those of {listed([*self.tasks])}, got texts"
+                )
             for window in _texts.windows(corpus, BLOCK, "texts", _texts.text):
                 vectors = self.encode(window, progress=False, num_threads=num_threads)
                 yield vectors, window
@@ -779,17 +832,34 @@ class SentenceEncoder:
             yield _similarity.vectors(block, "corpus", dim), ()
 
 
-def _model(folder: Path, **options: Any) -> BertEncoder | CausalDecoder:
+def _model(
+    folder: Path, task: str | None = None, **options: Any
+) -> BertEncoder | CausalDecoder:
     """Read the model of a folder: that of its family."""
     config = checkpoints.read_config(folder)
-    if _hf_config.is_decoder(config):
-        return CausalDecoder.from_pretrained(folder, logits=False, **options)
-    return BertEncoder.from_pretrained(folder, **options)
+    if not _hf_config.is_decoder(config):
+        return BertEncoder.from_pretrained(folder, task=task, **options)
+    if task is not None:
+        raise ValueError(
+            f"tasks: expected None, as the folder has no adapters, got {quoted(task)}"
+        )
+    return CausalDecoder.from_pretrained(folder, logits=False, **options)
+
+
+def _checked_tasks(tasks: Sequence[str] | None) -> Sequence[str | None]:
+    """Return which models to read: None is the one without an adapter."""
+    if tasks is None:
+        return [None]
+    names = [tasks] if isinstance(tasks, str) else [*tasks]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"tasks: expected the names of some, got {quoted(tasks)}")
+    return names
 
 
 class _How(NamedTuple):
     """How texts are encoded."""
 
+    model: BertEncoder | CausalDecoder
     prompt: str
     normalize: bool | None
     dim: int

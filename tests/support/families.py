@@ -107,6 +107,11 @@ NEW = {
     "rope_scaling": {"type": "ntk", "factor": 8.0},
     "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},
 }
+JINA_V3 = {
+    **GTE,
+    "model_type": "jina_embeddings_v3",
+    "layer_norm_eps": 1e-5,
+}
 DEBERTA = {
     **BERT,
     "model_type": "deberta",
@@ -127,10 +132,10 @@ DEBERTA_V2 = {
 }
 # Whose scores have embeddings of distances in them.
 DISENTANGLED = {config["model_type"]: config for config in (DEBERTA, DEBERTA_V2)}
-# With rotary positions, and networks with a gate.
+# With rotary positions, and all but the last with a gate in their networks.
 GATED = {
     config["model_type"]: config
-    for config in (MODERNBERT, EUROBERT, NOMIC_BERT, GTE, NEW)
+    for config in (MODERNBERT, EUROBERT, NOMIC_BERT, GTE, NEW, JINA_V3)
 }
 KIN = {
     config["model_type"]: config
@@ -488,7 +493,7 @@ HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= {"eurobert": ("dense", "classifier", gelu)}
 HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
-    ("roberta", "xlm-roberta", "camembert", "mpnet"),
+    ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"),
     ("classifier.dense", "classifier.out_proj", np.tanh),
 )
 
@@ -636,7 +641,7 @@ def _bert_shapes(config):
 
 
 def _gated_shapes(config):
-    """Those of NomicBERT and GTE, in today's names; or in those of Alibaba-NLP."""
+    """Those of NomicBERT, GTE and jina, in today's names; or Alibaba-NLP's."""
     n, e, _, f = (_bert_size(config, name) for name in _BERT_SIZES)
     kind, biased = config["model_type"], config["model_type"] != "nomic_bert"
     shapes = {
@@ -657,10 +662,14 @@ def _gated_shapes(config):
         else:
             for letter in "qkvo":
                 shapes[f"{layer}.self_attn.{letter}_proj{end}"] = (e, e)
-            for part in ("gate", "up"):
-                shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
             for part in ("attention", "mlp"):
                 shapes[f"{layer}.post_{part}_layernorm"] = (e,)
+        if kind == "jina_embeddings_v3":
+            shapes |= {f"{layer}.mlp.fc1": (f, e), f"{layer}.mlp.fc2": (e, f)}
+            continue
+        if kind != "new":
+            for part in ("gate", "up"):
+                shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
         shapes[f"{layer}.mlp.down_proj{end}"] = (e, f)
     return _with_biases(shapes, 0)
 
@@ -1298,7 +1307,7 @@ def _eurobert_states(w, config, ids):
 
 
 def _gated_states(w, config, ids, types):
-    """The vectors of NomicBERT and GTE."""
+    """The vectors of NomicBERT, GTE and jina-embeddings-v3."""
     n_heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
     kind, scaling = config["model_type"], config.get("rope_scaling")
     activation = {"silu": silu, "gelu": gelu}[config["hidden_act"]]
@@ -1326,6 +1335,10 @@ def _gated_states(w, config, ids, types):
         query, key = (_turned(part, n_heads, theta, divisor) for part in parts[:2])
         z = torch_linear(attend(query, key, parts[2], n_heads), w, out)
         x = named_norm(x + z, w, attn, eps)
+        if kind == "jina_embeddings_v3":
+            z = activation(torch_linear(x, w, f"{layer}.mlp.fc1"))
+            x = named_norm(x + torch_linear(z, w, f"{layer}.mlp.fc2"), w, norm, eps)
+            continue
         if kind == "new":
             both = x @ w[f"{layer}.mlp.up_gate_proj.weight"].T
             up, gate = np.split(both, 2, axis=-1)

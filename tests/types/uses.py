@@ -655,7 +655,7 @@ def sentences(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     model = attnpy.models.SentenceEncoder(bert, tokenizer, pooling="cls")
     vectors = model.encode(["a", "b"], batch_size=8, normalize=True)
     assert_type(vectors, Array)
-    assert_type(model.encode("a"), Array)
+    assert_type(model.encode("a", task="separation"), Array)
     assert_type(model.similarity(vectors, vectors), Array)
     assert_type(model.search("a", vectors).indices, Integers)
     assert_type(model.search("a", ["b", "c"]).scores, Array)
