@@ -224,6 +224,7 @@ OTHER_VALUES = {
     "final_logit_softcapping": 5.0,
     "sliding_window_pattern": 2,
     "rope_local_base_freq": 300.0,
+    "enable_bias": False,
     "scale_attn_weights": False,
     "scale_attn_by_inverse_layer_idx": True,
     "attention_bias": True,
@@ -285,6 +286,7 @@ OTHER_VALUES_OF = {
     "glm": {"head_dim": 4, "attention_bias": False},
     "glm4": {"head_dim": 4, "attention_bias": False},
     "seed_oss": {"attention_bias": False},
+    "gptj": {"n_embd": 48, "n_head": 6, "rotary_dim": 2},
     "phi3": OTHER_SIZES,
     "phi": OTHER_SIZES | OTHER_ROTARY,
     "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
@@ -311,7 +313,7 @@ def base_for(kind, name):
         *families.ENCODERS,
         *ENCODER_DECODERS,
         *pictures.ALL,
-        *("phi3", "gpt_neo"),
+        *("phi3", "gpt_neo", "opt"),
     ]:
         base["rope_scaling"] = YARN
         sized = kind in ("olmoe", "stablelm")
@@ -441,7 +443,8 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 @FAMILIES
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
-    sizes = {"gpt2": "n_embd", "gpt_bigcode": "n_embd", "distilbert": "dim"}
+    sizes = {**dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), "n_embd")}
+    sizes |= {"distilbert": "dim"}
     size = sizes.get(kind, "hidden_size")
     size = "d_model" if kind in ENCODER_DECODERS else size
     size = {"clip": "projection_dim", "siglip": "text_config"}.get(kind, size)

@@ -693,6 +693,8 @@ SEEDS = {
     "granitemoehybrid": 1,
     "gpt_neo": 8,
     "gpt_bigcode": 1,
+    "opt": 2,
+    "gptj": 4,
 }
 
 
@@ -1098,7 +1100,7 @@ def test_configurations_name_windows_and_positions():
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
         ({**families.GPT2, "scale_attn_by_inverse_layer_idx": 1}, "inverse_layer"),
-        ({**families.LLAMA, "model_type": "gptj"}, "got 'gptj'"),
+        ({**families.LLAMA, "model_type": "mamba"}, "got 'mamba'"),
         ({**families.QWEN2, "attention_bias": True}, "attention_bias.*False, got True"),
         ({**families.LLAMA, "hidden_act": "tanh"}, "hidden_act.*gate, got 'tanh'"),
         ({**families.LLAMA, "partial_rotary_factor": 0.5}, "factor = 1.0, got 0.5"),
@@ -1286,3 +1288,17 @@ def test_windows_and_scales_are_judged_when_a_decoder_is_made():
                 make(**{name: value})
     assert make(scale=1e300, dtype="float64").scale == 1e300
     assert make(window=[3, None]).window == [3, None]
+
+
+def test_an_offset_of_positions_needs_a_table_of_them():
+    options = {"vocab_size": 30, "max_length": 5, "position_offset": 3}
+    model = CausalDecoder(1, 12, 3, 20, **options)
+    assert model.position_embedding.shape == (8, 12)
+    assert model.max_tokens == 5
+    grads = model.vjp(np.arange(5))[1](np.ones((5, 12), np.float32))
+    used = np.abs(grads["position_embedding"]).sum(axis=1) > 0
+    assert used.tolist() == [False] * 3 + [True] * 5
+    with pytest.raises(ValueError, match="expected at most max_length = 5 tokens"):
+        model(np.arange(6))
+    with pytest.raises(ValueError, match="position_offset: expected 0 without max_len"):
+        CausalDecoder(1, 12, 3, 20, **{**options, "max_length": None})

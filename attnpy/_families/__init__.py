@@ -34,6 +34,7 @@ from attnpy._families.gpt_bigcode import GPT_BIGCODE
 from attnpy._families.gpt_neo import GPT_NEO
 from attnpy._families.gpt_neox import GPT_NEOX
 from attnpy._families.gpt_oss import GPT_OSS
+from attnpy._families.gptj import GPTJ
 from attnpy._families.granite import GRANITE, GRANITE4, GRANITEMOE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.jina import JINA_V3
@@ -46,6 +47,7 @@ from attnpy._families.nemotron import NEMOTRON
 from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.olmo import OLMO2, OLMO3
 from attnpy._families.olmoe import OLMOE
+from attnpy._families.opt import OPT
 from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
@@ -68,7 +70,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
-        *(GRANITE4, GPT_NEO, GPT_BIGCODE),
+        *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ),
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),

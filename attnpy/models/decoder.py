@@ -64,6 +64,8 @@ class CausalDecoder(sampling.LanguageModel):
         `V`, the number of different tokens.
     max_length : int, optional
         Add a learned table of this many positions.
+    position_offset : int, optional
+        How many rows of that table come before that of the first token.
     rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
         Rotary positions instead of a table. A list has one for each layer, None for a
         layer without positions.
@@ -131,7 +133,7 @@ class CausalDecoder(sampling.LanguageModel):
     token_embedding : ndarray, shape (V, E)
         With `tied` the transpose of an array in C order, which products read fastest. A
         packed one is read-only; look-up and products work as before.
-    position_embedding : ndarray, shape (max_length, E), or None
+    position_embedding : ndarray, shape (position_offset + max_length, E), or None
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     output_bias : ndarray, shape (V,), or None
@@ -145,7 +147,8 @@ class CausalDecoder(sampling.LanguageModel):
     stop : tuple of int
         The tokens that end a text; may be set. A model from a folder has its
         ``eos_token_id``.
-    rotary, window, scale, softcap, logit_softcap, embedding_scale, logit_scale, tied
+    logit_softcap, embedding_scale, logit_scale,
+    position_offset, rotary, window, scale, softcap, tied
         As given.
 
     Raises
@@ -199,6 +202,7 @@ class CausalDecoder(sampling.LanguageModel):
 
     token_embedding: Array
     position_embedding: Array | None
+    position_offset: int
     output: Array | None
     output_bias: Array | None
     classifier_weight: Array | None
@@ -223,6 +227,7 @@ class CausalDecoder(sampling.LanguageModel):
         *,
         vocab_size: int,
         max_length: int | None = None,
+        position_offset: int = 0,
         rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
         window: Window | list[Window | None] | None = None,
         scale: float | list[float] | None = None,
@@ -282,6 +287,11 @@ class CausalDecoder(sampling.LanguageModel):
             router_bias=router_bias,
         )
         self.tied = None if tied is None else _checks.flag(tied, "tied")
+        self.position_offset = _checks.size(position_offset, "position_offset")
+        if position_offset and max_length is None:
+            raise ValueError(
+                f"position_offset: expected 0 without max_length, got {position_offset}"
+            )
         self._make_tables(
             rng, dtype, vocab_size, embed_dim, output_bias, num_labels, max_length
         )
@@ -330,8 +340,9 @@ class CausalDecoder(sampling.LanguageModel):
             )
         self.position_embedding = None
         if max_length is not None:
+            n_rows = _checks.count(max_length, "max_length") + self.position_offset
             self.position_embedding = _embedding.table(
-                rng, max_length, "max_length", embed_dim, dtype
+                rng, n_rows, "max_length", embed_dim, dtype
             )
 
     parameters = _parameters.parameters
@@ -345,13 +356,14 @@ class CausalDecoder(sampling.LanguageModel):
         __setstate__ = _pickles.set_state
 
     def _shown(self) -> dict[str, Any]:
-        first, positions = self.decoder.layers[0], self.position_embedding
+        first, positions = self.decoder.layers[0], self._position_rows
         return {
             **_stack.stack_fields(self.decoder),
             "norm_first": None if first.norm_first else False,
             "cross_attention": None,
             "vocab_size": len(self.token_embedding),
             "max_length": None if positions is None else len(positions),
+            "position_offset": self.position_offset or None,
             "rotary": self.rotary,
             "window": self.window,
             "scale": self.scale,
@@ -398,10 +410,16 @@ class CausalDecoder(sampling.LanguageModel):
         Without a table of positions it is ``max_position_embeddings`` of `config`, or
         2**31 - 1.
         """
-        if self.position_embedding is not None:
-            return len(self.position_embedding)
+        if (positions := self._position_rows) is not None:
+            return len(positions)
         said = (self.config or {}).get("max_position_embeddings")
         return 2**31 - 1 if said is None else int(said)
+
+    @property
+    def _position_rows(self) -> Array | None:
+        """The rows of the table of positions that tokens have, (max_length, E)."""
+        table = self.position_embedding
+        return None if table is None else table[self.position_offset :]
 
     prefill = sampling.prefill
     generate = sampling.generate
@@ -427,8 +445,8 @@ class CausalDecoder(sampling.LanguageModel):
             "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
             "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere",
             "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid" (Granite 4
-            without Mamba and experts), "gpt_neo", "gpt_bigcode", "mixtral", "olmoe",
-            "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
+            without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt", "gptj",
+            "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the
@@ -867,8 +885,8 @@ class CausalDecoder(sampling.LanguageModel):
             )
 
     def _check_length(self, num_tokens: int) -> None:
-        if self.position_embedding is not None:
-            _embedding.check_positions(num_tokens, self.position_embedding)
+        if (positions := self._position_rows) is not None:
+            _embedding.check_positions(num_tokens, positions)
 
     def _checked_caches(self, caches: object) -> list[KVCache]:
         return checked_caches(caches, "caches", len(self.decoder.layers))
@@ -1043,10 +1061,10 @@ class CausalDecoder(sampling.LanguageModel):
         if self.embedding_scale is not None:
             scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
             factor = float(scale)
-        if self.position_embedding is not None:
+        if (rows := self._position_rows) is not None:
             n_positions = int(positions.max(initial=-1)) + 1
-            _embedding.check_positions(n_positions, self.position_embedding)
-            added.append((self.position_embedding, positions))
+            _embedding.check_positions(n_positions, rows)
+            added.append((rows, positions))
         return _embedding.looked_up(
             self.token_embedding, ids, *added, factor=factor, num_threads=num_threads
         )
@@ -1060,7 +1078,7 @@ class CausalDecoder(sampling.LanguageModel):
     ) -> None:
         """Add the gradients of the tables that `_embed` looks up."""
         if self.position_embedding is not None:
-            places = np.broadcast_to(positions, ids.shape)
+            places = np.broadcast_to(positions + self.position_offset, ids.shape)
             table = _vjp.look_up_vjp(self.position_embedding, places, grad)
             collected.add({"position_embedding": table})
         if self.embedding_scale is not None:

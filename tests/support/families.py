@@ -174,6 +174,24 @@ GPT_BIGCODE = {
     "n_positions": 64,
     "activation_function": "gelu_pytorch_tanh",
 }
+OPT = {
+    "model_type": "opt",
+    "eos_token_id": None,
+    "num_hidden_layers": 2,
+    "hidden_size": 12,
+    "num_attention_heads": 3,
+    "ffn_dim": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+}
+GPTJ = {
+    **GPT2,
+    "model_type": "gptj",
+    "n_positions": 64,
+    "n_embd": 24,
+    "rotary_dim": 4,
+    "tie_word_embeddings": False,
+}
 LLAMA = {
     "model_type": "llama",
     "eos_token_id": None,
@@ -446,6 +464,8 @@ DECODERS = {
         GRANITE4,
         GPT_NEO,
         GPT_BIGCODE,
+        OPT,
+        GPTJ,
         STARCODER2,
         STABLELM,
         NEMOTRON,
@@ -534,6 +554,7 @@ def tensors(config, seed=0):
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
     makers |= {"gpt_neo": _gpt_kin_shapes, "gpt_bigcode": _gpt_kin_shapes}
+    makers |= {"opt": _opt_shapes, "gptj": _gptj_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
@@ -774,6 +795,78 @@ def _gpt_kin_shapes(config):
         shapes[f"h.{i}.mlp.c_proj"] = (e, 4 * e)
     full = _with_biases(shapes, 0)
     return {f"transformer.{name}": shape for name, shape in full.items()}
+
+
+def _opt_shapes(config):
+    e, f, biased = config["hidden_size"], config["ffn_dim"], config.get("enable_bias")
+    shapes = {
+        "embed_tokens.weight": (config["vocab_size"], e),
+        "embed_positions.weight": (config["max_position_embeddings"] + 2, e),
+        "final_layer_norm": (e,),
+    }
+    end = ".weight" if biased is False else ""
+    for i in range(config["num_hidden_layers"]):
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes[f"layers.{i}.self_attn.{part}{end}"] = (e, e)
+        shapes[f"layers.{i}.fc1{end}"], shapes[f"layers.{i}.fc2{end}"] = (f, e), (e, f)
+        for part in ("self_attn_layer_norm", "final_layer_norm"):
+            shapes[f"layers.{i}.{part}"] = (e,)
+    full = _with_biases(shapes, 0)
+    return {f"model.decoder.{name}": shape for name, shape in full.items()}
+
+
+def _opt_logits(w, config, ids):
+    w, eps = {name.removeprefix("model.decoder."): x for name, x in w.items()}, 1e-5
+    x = w["embed_tokens.weight"][ids] + w["embed_positions.weight"][2 : len(ids) + 2]
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}"
+        y = named_norm(x, w, f"{layer}.self_attn_layer_norm", eps)
+        parts = (torch_linear(y, w, f"{layer}.self_attn.{c}_proj") for c in "qkv")
+        z = attend(*parts, config["num_attention_heads"], causal=True)
+        x = x + torch_linear(z, w, f"{layer}.self_attn.out_proj")
+        y = named_norm(x, w, f"{layer}.final_layer_norm", eps)
+        hidden = np.maximum(torch_linear(y, w, f"{layer}.fc1"), 0)
+        x = x + torch_linear(hidden, w, f"{layer}.fc2")
+    return named_norm(x, w, "final_layer_norm", eps) @ w["embed_tokens.weight"].T
+
+
+def _gptj_shapes(config):
+    e = config["n_embd"]
+    shapes = {"transformer.wte.weight": (config["vocab_size"], e)}
+    shapes |= {"transformer.ln_f": (e,), "lm_head": (config["vocab_size"], e)}
+    for i in range(config["n_layer"]):
+        h = f"transformer.h.{i}"
+        shapes[f"{h}.ln_1"] = (e,)
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes[f"{h}.attn.{part}.weight"] = (e, e)
+        shapes[f"{h}.mlp.fc_in"], shapes[f"{h}.mlp.fc_out"] = (4 * e, e), (e, 4 * e)
+    return _with_biases(shapes, 0)
+
+
+def _gptj_logits(w, config, ids):
+    eps, n_heads, n = config["layer_norm_epsilon"], config["n_head"], len(ids)
+    x = w["transformer.wte.weight"][ids]
+    angles = np.arange(n)[:, np.newaxis] / 10_000 ** (
+        np.arange(0, config["rotary_dim"], 2) / config["rotary_dim"]
+    )
+
+    def turned(y):
+        y = y.reshape(n, n_heads, -1).copy()
+        for j, angle in enumerate(angles.T[..., np.newaxis]):
+            a, b = y[..., 2 * j].copy(), y[..., 2 * j + 1].copy()
+            y[..., 2 * j] = a * np.cos(angle) - b * np.sin(angle)
+            y[..., 2 * j + 1] = b * np.cos(angle) + a * np.sin(angle)
+        return y.reshape(n, -1)
+
+    for i in range(config["n_layer"]):
+        h = f"transformer.h.{i}"
+        y = named_norm(x, w, f"{h}.ln_1", eps)
+        query, key, value = (torch_linear(y, w, f"{h}.attn.{c}_proj") for c in "qkv")
+        z = attend(turned(query), turned(key), value, n_heads, causal=True)
+        hidden = gelu_tanh(torch_linear(y, w, f"{h}.mlp.fc_in"))
+        x = x + torch_linear(z, w, f"{h}.attn.out_proj")
+        x = x + torch_linear(hidden, w, f"{h}.mlp.fc_out")
+    return torch_linear(named_norm(x, w, "transformer.ln_f", eps), w, "lm_head")
 
 
 def _gpt_kin_logits(w, config, ids):
@@ -1388,6 +1481,10 @@ def logits(weights, config, ids):
         return _parallel_logits(w, config, ids)
     if config["model_type"] in ("gpt_neo", "gpt_bigcode"):
         return _gpt_kin_logits(w, config, ids)
+    if config["model_type"] == "opt":
+        return _opt_logits(w, config, ids)
+    if config["model_type"] == "gptj":
+        return _gptj_logits(w, config, ids)
     if config["model_type"] in FORMS:
         return _formed_logits(w, config, ids)
     return _llama_logits(w, config, ids)

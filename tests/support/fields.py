@@ -64,6 +64,11 @@ REFUSED = {
         ),
         PARTIAL,
     ),
+    "opt": {
+        "norms after attention and network, embeddings of another size (350m)": {
+            "do_layer_norm_before": False
+        }
+    },
     "gpt_bigcode": {"several heads of keys": {"multi_query": False}},
     "stablelm": {"norms of queries and keys": {"qk_layernorm": True}},
     "cohere": {**PARTIAL, "norms of queries and keys": {"use_qk_norm": True}},
