@@ -10,7 +10,6 @@ from attnpy._families.declaration import (
     Declaration,
     Family,
     head_of,
-    names_of,
     tokens_of,
 )
 from attnpy._families.fields import HARMLESS, NO_END, Field
@@ -21,32 +20,16 @@ if TYPE_CHECKING:
 # What pools the vectors of tokens, by the configuration's names.
 POOLINGS = {"bos": "cls", "mean": "mean", "late": "late"}
 
+# Llama's norm before the network is the third one, after that of a context.
 NAMES = Family(
-    names_of(
-        "layers.{i} encoder.layers.{i}",
-        {
-            "input_layernorm.weight": "norm_1.weight",
-            "self_attn.q_proj.weight": "self_attention.W_q.T",
-            "self_attn.q_proj.bias": "self_attention.b_q",
-            "self_attn.k_proj.weight": "self_attention.W_k.T",
-            "self_attn.k_proj.bias": "self_attention.b_k",
-            "self_attn.v_proj.weight": "self_attention.W_v.T",
-            "self_attn.v_proj.bias": "self_attention.b_v",
-            "self_attn.o_proj.weight": "self_attention.W_o.T",
-            "self_attn.o_proj.bias": "self_attention.b_o",
-            "post_attention_layernorm.weight": "norm_2.weight",
-            "mlp.gate_proj.weight": "feed_forward.W_gate.T",
-            "mlp.gate_proj.bias": "feed_forward.b_gate",
-            "mlp.up_proj.weight": "feed_forward.W_1.T",
-            "mlp.up_proj.bias": "feed_forward.b_1",
-            "mlp.down_proj.weight": "feed_forward.W_2.T",
-            "mlp.down_proj.bias": "feed_forward.b_2",
-        },
-        {
-            "embed_tokens.weight": "token_embedding",
-            "norm.weight": "encoder.norm.weight",
-        },
-    ),
+    {
+        theirs: tuple(
+            own.replace("decoder.", "encoder.").replace("norm_3", "norm_2")
+            for own in parameters
+        )
+        for theirs, parameters in llama.NAMES.names.items()
+        if "_norm." not in theirs and theirs != "lm_head.weight"
+    },
     prefixes=("model.",),
     heads=("classifier.*", "dense.*", "lm_head.*", "qa_outputs.*"),
     tied={"lm_head.weight": "embed_tokens.weight"},
