@@ -1095,7 +1095,7 @@ def test_configurations_name_windows_and_positions():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**families.BERT, "model_type": "funnel"}, "or new, got 'funnel'"),
+        ({**families.BERT, "model_type": "funnel"}, "or jina_embeddings_v3, got 'funnel'"),
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
@@ -1106,7 +1106,16 @@ def test_configurations_name_windows_and_positions():
         ({**families.LLAMA, "partial_rotary_factor": 0.5}, "factor = 1.0, got 0.5"),
         ({**families.GEMMA2, "use_bidirectional_attention": True}, "False, got True"),
         ({**families.GEMMA3, "attn_logit_softcapping": 5.0}, "expected no attn_logit"),
-        ({**families.GEMMA3, "model_type": "gemma3"}, "or gpt_oss, got 'gemma3'"),
+        ({**families.GEMMA3, "model_type": "gemma3n"}, "or gpt_oss, got 'gemma3n'"),
+        ({**families.GEMMA3, "model_type": "gemma3"}, "config: expected a text_config"),
+        (
+            {"model_type": "gemma3", "text_config": {"model_type": "gemma2"}},
+            "expected a text_config with model_type = gemma3_text, got {'model_type':",
+        ),
+        (
+            {"model_type": "gemma3", "text_config": families.GEMMA3, "x_y": 3},
+            "config: expected no x_y, got 3",
+        ),
     ],
 )
 def test_configurations_of_other_models_are_value_errors(config, text):
@@ -1288,6 +1297,36 @@ def test_windows_and_scales_are_judged_when_a_decoder_is_made():
                 make(**{name: value})
     assert make(scale=1e300, dtype="float64").scale == 1e300
     assert make(window=[3, None]).window == [3, None]
+
+
+PARTS = ["model.", "language_model.model.", "model.language_model."]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("start", PARTS)
+def test_the_text_model_is_read_of_a_gemma_with_pictures(tmp_path, start):
+    tensors = families.tensors(families.GEMMA3)
+    write(tmp_path, families.GEMMA3, tensors)
+    expected = CausalDecoder.from_pretrained(tmp_path)
+    there = {name.replace("model.", start, 1): array for name, array in tensors.items()}
+    front = "model." if start == PARTS[2] else ""
+    for name in ("vision_tower.head.probe", "multi_modal_projector.mm_soft_emb_norm"):
+        there[f"{front}{name}"] = np.ones(3, np.float32)
+    inner = {x: families.GEMMA3[x] for x in families.GEMMA3 if x != "eos_token_id"}
+    around = {"vision_config": {"hidden_size": 8}, "mm_tokens_per_image": 256}
+    around |= {"boi_token_index": 5, "eoi_token_index": 6, "image_token_index": 7}
+    config = {"model_type": "gemma3", "text_config": inner, "eos_token_id": [1, 6]}
+    write(tmp_path, {**config, **around}, there)
+    model = CausalDecoder.from_pretrained(tmp_path)
+    assert_same_parameters(model, expected)
+    assert_same_bits(model(IDS), expected(IDS))
+    assert (model.stop, model.max_tokens) == ((1, 6), 64)
+    CausalDecoder.from_pretrained(tmp_path, packed=False).save_pretrained(
+        tmp_path / "text"
+    )
+    again = CausalDecoder.from_pretrained(tmp_path / "text")
+    assert again.config["model_type"] == "gemma3_text"
+    assert_same_bits(again(IDS), expected(IDS))
 
 
 def test_an_offset_of_positions_needs_a_table_of_them():

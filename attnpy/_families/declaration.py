@@ -141,6 +141,8 @@ class Declaration:
         Fields of files for older classes, and the fields of today that they are.
     code : str
         What an ``auto_map`` has that says so, whatever `model_type` is beside it.
+    within : str
+        The model_type of models that have one of this family as their ``text_config``.
     modern : callable
         Makes the fields that are read of those of a file, where more than names is
         different.
@@ -171,6 +173,7 @@ class Declaration:
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
+    within: str = ""
     modern: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     saved: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
 

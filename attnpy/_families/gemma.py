@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 GEMMA3_BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
 
+# What models with pictures have beside their text model, under these names.
+PICTURES = "vision_tower.*", "multi_modal_projector.*"
 NAMES = Family(
     {
         **llama.NAMES.names,
@@ -32,8 +34,11 @@ NAMES = Family(
             {},
         ),
     },
-    prefixes=llama.NAMES.prefixes,
-    ignored=llama.NAMES.ignored,
+    prefixes=(
+        *llama.NAMES.prefixes,
+        *("language_model.model.", "language_model.", "model.language_model."),
+    ),
+    ignored=(*llama.NAMES.ignored, *PICTURES),
     heads=llama.NAMES.heads,
     classifier=llama.NAMES.classifier,
     tied=llama.NAMES.tied,
@@ -178,6 +183,9 @@ GEMMA3 = replace(
         "sliding_window_pattern": Field("size", 6),
         "use_bidirectional_attention": Field("flag", False),
         "rope_local_base_freq": Field("number", None),
+        # Which a text_config need not have.
+        "num_attention_heads": Field("size", 8),
+        "vocab_size": Field("size", 262_208),
     },
     neutral=GEMMA_NEUTRAL | {"attn_logit_softcapping": ()},
     copied={
@@ -191,4 +199,5 @@ GEMMA3 = replace(
         "rotary": _rotaries,
         "causal": lambda values: not values["use_bidirectional_attention"],
     },
+    within="gemma3",
 )

@@ -438,7 +438,7 @@ def _known_by(
         if not name.startswith(prefix):
             continue
         plain = name[len(prefix) :]
-        for start in table.prefixes:
+        for start in sorted(table.prefixes, key=len, reverse=True):
             if plain.startswith(start):
                 plain = plain[len(start) :]
                 break

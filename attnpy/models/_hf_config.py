@@ -21,13 +21,41 @@ if TYPE_CHECKING:
 
 
 def kind_of(config: Config) -> object:
-    """Return the model_type, or that of the family whose code the folder has."""
-    places = config.get("auto_map")
-    named = [*places.values()] if isinstance(places, Mapping) else []
+    """Return the model_type of what is read.
+
+    That is the family whose code the folder has, or that of a text model inside.
+    """
+    places, given = config.get("auto_map"), config.get("model_type")
+    codes = [*places.values()] if isinstance(places, Mapping) else []
     for kind, family in FAMILIES.items():
-        if family.code and any(family.code in str(place) for place in named):
+        if family.code and any(family.code in str(place) for place in codes):
             return kind
-    return config.get("model_type")
+        if family.within and family.within == given:
+            return kind
+    return given
+
+
+# Fields beside a text model that say nothing of it.
+AROUND = (
+    *("text_config", "vision_config", "mm_tokens_per_image"),
+    *("boi_token_index", "eoi_token_index", "image_token_index"),
+    *("boi_token_id", "eoi_token_id", "image_token_id"),
+)
+
+
+def unwrapped(config: Config, family: Declaration) -> Config:
+    """Return the configuration of a text model, that inside of one with pictures."""
+    if not family.within or config.get("model_type") != family.within:
+        return config
+    inner = config.get("text_config")
+    kind = inner.get("model_type") if isinstance(inner, Mapping) else None
+    if not isinstance(inner, Mapping) or kind not in (None, family.model_type):
+        raise ValueError(
+            f"config: expected a text_config with model_type = {family.model_type}, "
+            f"got {quoted(inner)}"
+        )
+    outer = {k: v for k, v in config.items() if k not in AROUND and v is not None}
+    return {**inner, **outer, "model_type": family.model_type}
 
 
 def encoder(config: Config) -> Declaration:

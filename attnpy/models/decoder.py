@@ -447,6 +447,7 @@ class CausalDecoder(sampling.LanguageModel):
             "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid" (Granite 4
             without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt", "gptj",
             "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
+            Of a "gemma3" with pictures it is the text model.
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the
@@ -475,6 +476,7 @@ class CausalDecoder(sampling.LanguageModel):
             features that this model lacks; the message lists all of them.
         """
         family = _hf_config.decoder(_checks.mapping(config, "config"))
+        config = _hf_config.unwrapped(config, family)
         options = _hf_config.arguments(config, family)
         if _checks.flag(classifier, "classifier"):
             options["num_labels"] = _hf_config.num_labels(config)

@@ -164,6 +164,7 @@ def notes(family):
         "scores tied or not": "tie_word_embeddings" in family.read,
         "scores tied": tied == (True,),
         "scores never tied": given.get("tied") is False,
+        f"also as the text model of `{family.within}`": bool(family.within),
         "remote-code folders load as well": family.model_type in REMOTE_CODE,
     }
     words = [note for note, holds in told.items() if holds]
