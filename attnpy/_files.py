@@ -32,7 +32,7 @@ def folder_at(
 
     It has one of the files with these names.
     """
-    folder = path_at(path, "folder")
+    folder = Path(path_at(path, "folder"))
     if not folder.exists():
         name = os.fspath(path)
         fetched = f": hf download {name} --local-dir {folder.name} fetches one"
@@ -55,14 +55,27 @@ def folder_at(
     return folder
 
 
-def path_at(path: str | os.PathLike[str], name: str) -> Path:
-    """Return the path of a file or folder, which may not be there."""
+def path_at(path: str | os.PathLike[str], name: str) -> str:
+    """Return the path of a file or folder, which may not be there, as it was given.
+
+    One that begins with ~ is read as it stands, and refused if it needs a home.
+    """
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise TypeError(f"{name}: expected a path, got {type(given).__name__}")
-    if not given or "\0" in given:
+    try:
+        system_name = os.fsencode(given)
+    except UnicodeEncodeError:
+        system_name = b""
+    if not system_name or b"\0" in system_name:
         raise ValueError(f"{name}: expected a path, got {given!r}")
-    return Path(given)
+    meant = os.path.expanduser(given)
+    if meant != given and not os.path.lexists(Path(given).parts[0]):
+        raise FileNotFoundError(
+            f"{name}: expected a path, got {given!r}, whose ~ is not expanded: write "
+            f"os.path.expanduser({given!r})"
+        )
+    return given
 
 
 class Folder(os.PathLike[str]):
@@ -74,7 +87,7 @@ class Folder(os.PathLike[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = path_at(path, "folder")
+        self.path = Path(path_at(path, "folder"))
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(
                 f"folder: expected a folder or a new name, got a file, {str(path)!r}"
@@ -193,8 +206,7 @@ def write_whole(
     interrupt the file is either unchanged or complete, and no other file is left.
     `replace` is what happens to the complete file and `path`.
     """
-    path_at(path, "path")
-    given = os.fspath(path)
+    given = path_at(path, "path")
     target = os.path.realpath(given)
     temporary = _temporary(target)
     try:

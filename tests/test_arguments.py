@@ -3,6 +3,7 @@
 import copy
 import inspect
 import operator
+import pathlib
 import pickle
 import re
 
@@ -25,6 +26,7 @@ from attnpy import (
     norms,
     plot,
     positions,
+    training,
 )
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
@@ -585,14 +587,51 @@ def test_what_is_no_models_folder_is_refused_in_its_own_words(kind, tmp_path):
         kind.from_pretrained("a\0b")
 
 
-@pytest.mark.parametrize(
-    "read", [checkpoints.read, checkpoints.read_config, checkpoints.load_gguf]
-)
-@pytest.mark.parametrize("path", [b"model", 3, "", "a\0b"])
+READERS = [
+    checkpoints.read,
+    checkpoints.read_config,
+    checkpoints.load_gguf,
+    checkpoints.Checkpoint,
+    models.Prefix.load,
+    lambda path: training.load(path, {"W": np.ones(3)}),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("path", [b"model", 3, None, "", "a\0b", "\ud800"])
 def test_what_is_no_path_is_refused_in_its_own_words(read, path):
     error = ValueError if isinstance(path, str) else TypeError
     with pytest.raises(error, match=r"^(path|file): expected a path, got "):
         read(path)
+
+
+USERS = [
+    *READERS,
+    models.BertEncoder.from_pretrained,
+    lambda path: training.save(path, {"W": np.ones(3)}),
+    lambda path: models.BertEncoder.from_config(families.BERT).save_pretrained(path),
+]
+
+
+@pytest.mark.parametrize("use", USERS)
+@pytest.mark.parametrize("path", ["~/model", "~", pathlib.Path("~/model")])
+def test_a_home_is_not_expanded_and_the_error_says_so(use, path, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    monkeypatch.chdir(tmp_path)
+    wanted = f"expected a path, got '{path}', whose ~ is not expanded: write os.path"
+    with pytest.raises(FileNotFoundError, match=f": {re.escape(wanted)}"):
+        use(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_named_as_a_home_is_is_a_folder(tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    training.save("~/run", {"W": np.ones(3)})
+    assert (tmp_path / "~" / "run").is_file()
+    training.save("~run", {"W": np.ones(3)})  # of nobody of this name
+    assert (tmp_path / "~run").is_file()
 
 
 def test_the_shape_of_a_mask_is_a_sequence():

@@ -313,7 +313,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     ...     len(checkpoints.read(folder))
     1
     """
-    path = path_at(path, "path")
+    path = Path(path_at(path, "path"))
     if path.is_dir():
         found = [path / name for name in NAMES if reading.is_there(path / name)]
         if not found:

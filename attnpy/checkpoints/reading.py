@@ -56,14 +56,11 @@ def opened(path: str | os.PathLike[str]) -> FileIO:
 
     Pipes, which would block, and devices, which may be endless, are refused.
     """
+    path = path_at(path, "path")
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(f"{named(path)}: expected a file, got none") from error
-    except ValueError as error:  # what the system does not take for a name
-        raise ValueError(
-            f"expected the name of a file, got {quoted(os.fspath(path))}"
-        ) from error
     if not is_file:
         other = "a folder" if os.path.isdir(path) else "something else"
         raise ValueError(f"{named(path)}: expected a file, got {other} of this name")
@@ -179,6 +176,6 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     ...     checkpoints.read_config(folder)
     {'model_type': 'bert'}
     """
-    path = path_at(path, "path")
+    path = Path(path_at(path, "path"))
     config: dict[str, Any] = read_json(path / "config.json" if path.is_dir() else path)
     return config
