@@ -1212,6 +1212,16 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             lambda b, g: g([[1], [2]], caches=g.decoder.new_caches(3, 4)),
         ),
         (ValueError, "temperature: ", lambda b, g: sample([1.0], temperature=-1)),
+        (
+            ValueError,
+            "top_k: expected a temperature beside it, .* got 5 alone",
+            lambda b, g: g.generate([1], 1, top_k=5),
+        ),
+        (
+            ValueError,
+            "top_p: expected a temperature beside it, .* got 0.5 alone",
+            lambda b, g: next(g.stream([1], 1, top_p=0.5)),
+        ),
         (ValueError, "top_k: ", lambda b, g: sample([1.0], top_k=0)),
         (ValueError, "top_p: ", lambda b, g: sample([1.0], top_p=0)),
         (ValueError, "top_p: ", lambda b, g: sample([1.0], top_p=1.5)),

@@ -14,6 +14,7 @@ from attnpy._families.rules import ends
 from attnpy._files import folder_at
 from attnpy._quoting import joined, named, quoted
 from attnpy.checkpoints.reading import is_there, read_json
+from attnpy.models import sampling
 from attnpy.models._score_rules import ScoreRules
 
 if TYPE_CHECKING:
@@ -276,7 +277,10 @@ def effective(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     """Return all settings: those given, those of the model, and the defaults."""
     defaults = {own: setting.default for own, setting in SETTINGS.items()}
     said = {own: x for own, x in checked(usual, "generation").items() if x is not None}
-    return {**defaults, **said, **checked(given, "generate()")}
+    options = checked(given, "generate()")
+    if "temperature" not in said:
+        sampling.checked_temperature(*map(options.get, SAMPLING))
+    return {**defaults, **said, **options}
 
 
 def rules(

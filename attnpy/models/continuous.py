@@ -249,7 +249,7 @@ class ContinuousBatch:
         token_ids: ArrayLike,
         num_tokens: int,
         *,
-        temperature: float = 0.0,
+        temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         rng: np.random.Generator | None = None,
@@ -265,8 +265,8 @@ class ContinuousBatch:
         num_tokens : int
             How many tokens to add, unless one of `stop` ends the text before.
         temperature, top_k, top_p, rng
-            As in `sample`; by default always the token with the highest score. Texts
-            that share a generator draw from it in turn.
+            As in `sample`; without a temperature always the token with the highest
+            score. Texts that share a generator draw from it in turn.
         stop : int or array_like of int, shape (n,), optional
             Tokens that end the text; by default the model's.
         prefix : Prefix, optional
@@ -291,7 +291,7 @@ class ContinuousBatch:
             raise ValueError(f"token_ids: expected (L,) with L >= 1, got {ids.shape}")
         num_tokens = _checks.count(num_tokens, "num_tokens")
         options: dict[str, Any] = {
-            "temperature": temperature,
+            "temperature": sampling.checked_temperature(temperature, top_k, top_p),
             "top_k": top_k,
             "top_p": top_p,
             "rng": rng,

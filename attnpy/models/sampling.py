@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Array
     from attnpy.cache import KVCache
+
+
+def checked_temperature(
+    temperature: float | None, top_k: int | None, top_p: float | None
+) -> float:
+    """Return the temperature: 0 by default, where nothing is to be drawn."""
+    if temperature is not None:
+        return temperature
+    for name, value in (("top_k", top_k), ("top_p", top_p)):
+        if value is not None:
+            raise ValueError(
+                f"{name}: expected a temperature beside it, without which the token "
+                f"with the highest score is taken, got {value} alone"
+            )
+    return 0.0
 
 
 @_keywords.answering
@@ -77,7 +93,9 @@ def sample(
     """
     scores = checked_scores(logits)
     if np.ndim(temperature) > 0 or temperature != 0:
-        temperature = _checks.above(temperature, "temperature", 0)
+        temperature = _checks.above(temperature, "temperature", -math.inf)
+        if temperature < 0:
+            raise ValueError(f"temperature: expected at least 0, got {temperature}")
     n_kept = scores.shape[-1] if top_k is None else _checks.count(top_k, "top_k")
     share = 1.0 if top_p is None else _checks.above(top_p, "top_p", 0)
     if share > 1:
@@ -211,7 +229,7 @@ def generate(
     num_tokens: int,
     *,
     lengths: ArrayLike | None = None,
-    temperature: float = 0.0,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     rng: np.random.Generator | None = None,
@@ -236,7 +254,7 @@ def generate(
     lengths : int or array_like of int, shape (B,), optional
         How many of the tokens exist, at the start of each sequence: at least 1.
     temperature, top_k, top_p, rng
-        As in `sample`; by default always the token with the highest score.
+        As in `sample`; without a temperature always the token with the highest score.
     stop : int or array_like of int, shape (n,), optional
         Tokens that end a sequence, each 0 to ``V - 1``: the rest of it repeats the
         token that ended it. By default the model's `stop`; ``()`` lets sequences never
@@ -355,7 +373,7 @@ def stream(
     num_tokens: int,
     *,
     lengths: ArrayLike | None = None,
-    temperature: float = 0.0,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     rng: np.random.Generator | None = None,
@@ -413,7 +431,11 @@ def stream(
     length = batch.shape[1] if lengths is None else lengths
     ends = _embedding.checked_lengths(length, batch, 1)
     draw = functools.partial(
-        sample, temperature=temperature, top_k=top_k, top_p=top_p, rng=rng
+        sample,
+        temperature=checked_temperature(temperature, top_k, top_p),
+        top_k=top_k,
+        top_p=top_p,
+        rng=rng,
     )
     draw(np.zeros((0, 1)))  # raises its errors
     n_most = _checks.count(num_draft_tokens, "num_draft_tokens")
