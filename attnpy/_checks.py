@@ -242,9 +242,11 @@ class renamed:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if not isinstance(error, (TypeError, ValueError)):
             return
-        name, colon, rest = str(error).partition(": ")
+        place, colon, rest = str(error).partition(": ")
+        name, bracket, index = place.partition("[")
         if name in self._names and type(error) in (TypeError, ValueError):
-            raise type(error)(f"{self._names[name]}{colon}{rest}") from error
+            place = f"{self._names[name]}{bracket}{index}"
+            raise type(error)(f"{place}{colon}{rest}") from error
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -41,6 +41,14 @@ def bar(
         yield shown.update
 
 
+def total(items: object) -> int | None:
+    """Return how many items there are, or None if nothing says so, as of iterators."""
+    try:
+        return len(items)  # type: ignore[arg-type]
+    except TypeError:  # an array without axes has a len that cannot be called, too
+        return None
+
+
 def checked(progress: bool | None) -> bool:
     """Tell whether to show a bar; True requires that it is possible."""
     if progress is not None:

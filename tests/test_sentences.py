@@ -250,6 +250,8 @@ def test_a_text_without_tokens_is_zero(encoder, tmp_path):
         (3, TypeError, "texts: expected strings, got int"),
         (b"cat", TypeError, "texts: expected strings, got bytes"),
         ({"cat": 1}, TypeError, "texts: expected strings, got dict"),
+        ({"cat", "dog"}, TypeError, "texts: expected strings in an order, got a set"),
+        (np.array("cat"), TypeError, "texts: expected strings, got ndarray"),
         (["cat", 3.0], TypeError, r"texts\[1\]: expected a string, got float"),
         (["cat"] * 9 + ["\ud800"], ValueError, r"texts\[9\]: expected a text in Unic"),
         ("\ud800", ValueError, "texts: expected a text in Unicode"),
@@ -309,6 +311,8 @@ def test_places_for_vectors_that_do_not_fit_are_refused(encoder):
     ):
         with pytest.raises(error, match=words):
             encoder.encode(TEXTS, out=out)
+    with refused(TypeError, "out"):
+        encoder.encode("a cat", out=[0.0] * 12)
     with pytest.raises(ValueError, match=r"out: expected \(12,\) for one text, got"):
         encoder.encode("cat", out=good)
     for n, words in ((6, "many rows as texts, 6, got at least 7"), (8, "8, got 7")):
@@ -529,6 +533,8 @@ def test_similarities_are_their_formulas(folder, name):
             assert encoder.similarity(x, y) == score
             assert encoder.similarity(y, x) == score
     assert encoder.similarity(a.astype(np.float16), b[:0]).shape == (4, 0)
+    with refused(TypeError, "a"):
+        encoder.similarity("a cat", b)
     with pytest.raises(ValueError, match=r"b: expected \(200,\) or \(n, 200\), got"):
         encoder.similarity(a, b[:, 1:])
     with pytest.raises(TypeError, match="a: expected float64"):
@@ -607,7 +613,9 @@ def test_what_is_not_a_number_is_found_last(encoder):
         (("cat", np.ones((3, 5))), ValueError, r"corpus: expected \(m, 12\) to match"),
         (("cat", np.ones(12)), ValueError, r"corpus: expected \(m, 12\) to match"),
         ((np.ones((1, 1, 12)), TEXTS), ValueError, r"query: expected \(E,\) or"),
-        ((3, TEXTS), TypeError, "texts: expected strings, got int"),
+        ((3, TEXTS), TypeError, "query: expected strings, got int"),
+        ((["cat", 3], TEXTS), TypeError, r"query\[1\]: expected a string, got int"),
+        (("cat", [np.ones(12)]), TypeError, r"corpus\[0\]: expected a string, got nd"),
     ],
 )
 def test_searches_that_make_no_sense_are_refused(encoder, arguments, error, words):
@@ -1022,7 +1030,7 @@ def test_an_encoder_is_made_of_its_parts_too(encoder):
         ({"pooling": "middle"}, "pooling: expected .* got 'middle'"),
         ({"truncation_side": "up"}, "truncation_side: expected"),
         ({"similarity_fn_name": "x"}, "similarity_fn_name: expected"),
-        ({"default_prompt_name": "x"}, "prompt_name: expected one of no name"),
+        ({"default_prompt_name": "x"}, "prompt_name: expected None, as ther"),
         ({"truncate_dim": 0}, "truncate_dim: expected at least 1"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -1316,7 +1324,7 @@ def test_a_table_in_place_of_texts_is_told_to_give_a_column(encoder):
             return iter(self.columns)
 
     for call in (encoder.encode, lambda table: encoder.search("two", table)):
-        with pytest.raises(TypeError, match=r"^texts: expected .*table\['text'\]"):
+        with pytest.raises(TypeError, match=r"^(texts|corpus): .*table\['text'\]"):
             call(DataFrame(text=["one"]))
 
 

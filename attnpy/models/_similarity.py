@@ -120,12 +120,12 @@ FUNCTIONS: dict[str, Callable[[Array, Array, int | None], Array]] = {
 def vectors(values: ArrayLike, name: str, dim: int | None = None) -> Array:
     """Return vectors (E,) or (n, E) in the dtype of the computation, contiguous."""
     array = _checks.array(values, name)
+    dtype = _dtypes.arithmetic(_dtypes.operand(array, name))
     if array.ndim not in (1, 2) or dim not in (None, array.shape[-1]):
         size = "E" if dim is None else dim
         raise ValueError(
             f"{name}: expected ({size},) or (n, {size}), got {array.shape}"
         )
-    dtype = _dtypes.arithmetic(_dtypes.operand(array, name))
     return np.ascontiguousarray(array, dtype)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -242,7 +242,7 @@ def logits(
     beginning = None
     if isinstance(self.model, CausalDecoder):
         beginning = Beginning(self.model)
-    n_items, size = len(items) if isinstance(items, Sized) else None, WINDOW
+    n_items, size = _progress.total(items), WINDOW
     with _progress.bar(progress, n_items, "text") as done:
         for window in _texts.windows(items, size * batch_size, name, check):
             codes = encoded(self.tokenizer, window, num_threads)

@@ -64,8 +64,16 @@ def windows(
             f"{name}: expected one column of a table, such as table['text'], got a "
             f"{type(texts).__name__}"
         )
-    if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
-        kind = "strings" if check is text else "pairs of strings"
+    kind = "strings" if check is text else "pairs of strings"
+    if isinstance(texts, (set, frozenset)):
+        raise TypeError(
+            f"{name}: expected {kind} in an order, got a {type(texts).__name__}"
+        )
+    if (
+        isinstance(texts, (str, bytes, Mapping))
+        or not isinstance(texts, Iterable)
+        or getattr(texts, "ndim", 1) == 0
+    ):
         raise TypeError(f"{name}: expected {kind}, got {type(texts).__name__}")
     remaining, begin = iter(texts), 0
     while window := list(itertools.islice(remaining, n)):
@@ -85,8 +93,8 @@ def prompt(
     if name is None:
         return ""
     if name not in prompts:
-        known = listed(prompts) or "no name, as there are no prompts"
-        raise ValueError(f"prompt_name: expected one of {known}, got {name!r}")
+        known = f"one of {listed(prompts)}" if prompts else "None, as there is none"
+        raise ValueError(f"prompt_name: expected {known}, got {name!r}")
     return text(prompts[name], f"prompts[{quoted(name)}]")
 
 

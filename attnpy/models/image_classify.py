@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -240,7 +240,7 @@ class ImageClassifier:
         parts = [np.empty((0, len(self.label_names)), dtype)]
         is_one = image_processor.is_one(images)
         given = [images] if is_one else images
-        n_images = len(given) if isinstance(given, Sized) else None
+        n_images = _progress.total(given)
         with _progress.bar(progress, n_images, "image") as done:
             for batch in image_processor.batches(given, batch_size):
                 states = self.model(self.processor(batch), num_threads=num_threads)

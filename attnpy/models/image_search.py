@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -303,7 +303,7 @@ class ImageTextEncoder:
         batch_size = _checks.count(batch_size, "batch_size")
         kind = _dtypes.arithmetic(self.model.text_projection.dtype)
         parts = [np.empty((0, self.embed_dim), kind)]
-        n = len(given) if isinstance(given, Sized) else None
+        n = _progress.total(given)
         with _progress.bar(progress, n, unit) as done:
             for batch in image_processor.batches(given, batch_size):
                 parts.append(encode(batch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -511,7 +511,7 @@ class SentenceEncoder:
         )
         if isinstance(texts, str):
             return self._encode_one(_texts.text(texts, "texts"), how, out)
-        n_texts = len(texts) if isinstance(texts, Sized) else None
+        n_texts = _progress.total(texts)
         sink = _Sink(out, n_texts, how.dim, self._dtype)
         size = WINDOW * batch_size
         with _progress.bar(progress, n_texts, "text") as done:
@@ -681,20 +681,21 @@ class SentenceEncoder:
         """
         top_k = _checks.count(top_k, "top_k")
         if not _is_numbers(query):
-            query = self.encode(
-                query,
-                prompt=prompt,
-                prompt_name=prompt_name,
-                task=task,
-                progress=False,
-                num_threads=num_threads,
-            )
+            with _checks.renamed(texts="query"):
+                query = self.encode(
+                    query,
+                    prompt=prompt,
+                    prompt_name=prompt_name,
+                    task=task,
+                    progress=False,
+                    num_threads=num_threads,
+                )
         elif (prompt, prompt_name, task) != (None, None, None):
             name = "prompt" if task is None else "task"
             raise ValueError(f"{name}: expected none for a query of vectors, got one")
         queries = _similarity.vectors(query, "query")
         compare = _similarity.FUNCTIONS[self.similarity_fn_name]
-        n_rows = len(corpus) if isinstance(corpus, Sized) else None
+        n_rows = _progress.total(corpus)
 
         def blocks() -> Iterator[tuple[Array, Sequence[str]]]:
             with _progress.bar(progress, n_rows, "text") as done:
@@ -747,11 +748,12 @@ class SentenceEncoder:
         return _texts.prompt(self.prompts, self.default_prompt_name, prompt, name)
 
     def _encode_one(self, text: str, how: _How, out: Array | None) -> Array:
-        if out is not None and out.shape != (how.dim,):
+        if isinstance(out, np.ndarray) and out.shape != (how.dim,):
             raise ValueError(
                 f"out: expected ({how.dim},) for one text, got {out.shape}"
             )
-        sink = _Sink(None if out is None else out[np.newaxis], 1, how.dim, self._dtype)
+        rows = out[np.newaxis] if isinstance(out, np.ndarray) else out
+        sink = _Sink(rows, 1, how.dim, self._dtype)
         self._encode_window([text], how, sink.rows(1), lambda n: None)
         return sink.whole()[0] if out is None else out
 
@@ -819,7 +821,7 @@ class SentenceEncoder:
                     "corpus: expected vectors, from encode with a task, as the encoder "
                     f"has those of {listed([*self.tasks])}, got texts"
                 )
-            for window in _texts.windows(corpus, BLOCK, "texts", _texts.text):
+            for window in _texts.windows(corpus, BLOCK, "corpus", _texts.text):
                 vectors = self.encode(window, progress=False, num_threads=num_threads)
                 yield vectors, window
             return
