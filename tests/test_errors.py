@@ -150,6 +150,8 @@ KINDS = {
     "float offset": ("q_offset", {"q_offset": 1.5}, "int", "float"),
     "complex offset": ("q_offset", {"q_offset": 1j}, "int"),
     "window is a number": ("window", {"window": 3}, "(left, right)", "int"),
+    "window is a set": ("window", {"window": {1, 2}}, "(left, right)", "set"),
+    "window is bytes": ("window", {"window": b"ab"}, "(left, right)", "bytes"),
     "window is a string": ("window", {"window": "ab"}),
     "float left": ("window", {"window": (1.0, 2)}, "int", "float"),
     "string right": ("window", {"window": (1, "2")}, "int", "str"),

@@ -186,13 +186,15 @@ static int
 parse_window(PyObject *object, attn_problem *p)
 {
     PyObject *sides;
-    int status = -1;
+    int is_pair, status = -1;
 
     p->window_left = p->window_right = -1;
     if (object == Py_None) {
         return 0;
     }
-    sides = PyUnicode_Check(object) ? NULL : PySequence_Tuple(object);
+    is_pair = PySequence_Check(object) && !PyUnicode_Check(object) &&
+              !PyBytes_Check(object); /* a set has no order */
+    sides = is_pair ? PySequence_Tuple(object) : NULL;
     if (sides == NULL) {
         if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Format(PyExc_TypeError, "window: expected (left, right), got %s",
