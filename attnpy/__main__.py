@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 import attnpy
+from attnpy import _checks
 from attnpy._example import EMBEDDINGS, WORDS
-from attnpy._files import unfinished, write_whole
+from attnpy._files import path_at, unfinished, write_whole
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PROGRAM = "python -m attnpy"
+POSITIONAL = ("command", "input", "model", "prompt")
 REQUIRED = ("query", "key", "value")
 ALIGNMENTS = ("bottom_right", "top_left")
 OPTIONAL = (
@@ -67,20 +69,8 @@ def command(arguments: list[str] | None) -> int:
     """Run the requested command and return its exit status."""
     try:
         options = parser().parse_args(arguments)
-        if options.command == "run":
-            run(options)
-        elif options.command == "info":
-            attnpy.show_config()
-        elif options.command == "bench":
-            from attnpy import _bench
-
-            _bench.run(options.num_threads, options.seconds)
-        elif options.command == "generate":
-            from attnpy import _generate
-
-            _generate.run(options)
-        else:
-            show_example()
+        with _checks.renamed(**given_as(options)):
+            obey(options)
         print(end="", flush=True)  # so that a full disk is seen here
     except BrokenPipeError:
         # The reader of our output has gone. Python flushes once more on exit.
@@ -92,6 +82,34 @@ def command(arguments: list[str] | None) -> int:
         print("attnpy:", one_line(error), file=sys.stderr)
         return 2
     return 0
+
+
+def given_as(options: argparse.Namespace) -> dict[str, str]:
+    """Return the names of options, by those of the arguments that they become."""
+    others = {"num_tokens": "--max-tokens", "path": "--output"}
+    return others | {
+        name: f"--{name.replace('_', '-')}"
+        for name, value in vars(options).items()
+        if name not in POSITIONAL and value is not None
+    }
+
+
+def obey(options: argparse.Namespace) -> None:
+    """Run the requested command."""
+    if options.command == "run":
+        run(options)
+    elif options.command == "info":
+        attnpy.show_config()
+    elif options.command == "bench":
+        from attnpy import _bench
+
+        _bench.run(options.num_threads, options.seconds)
+    elif options.command == "generate":
+        from attnpy import _generate
+
+        _generate.run(options)
+    else:
+        show_example()
 
 
 def terminate(number: int, _: object) -> NoReturn:
@@ -347,17 +365,14 @@ def run(options: argparse.Namespace) -> None:
         named.update(zip(names, results, strict=True))
         np.savez(file, **named)
 
-    try:
-        write_whole(options.output, write)
-    except OSError as error:
-        raise InputError(f"{options.output}: {error.strerror or error}") from error
+    write_whole(options.output, write)
     summary = ", ".join(f"{n} {a.dtype} {a.shape}" for n, a in named.items())
     print(f"{options.output}: {summary}")
 
 
 def read_arrays(path: str) -> dict[str, Any]:
     """Return the arrays of an .npz file, after checking their names."""
-    with open(path, "rb") as file:
+    with open(path_at(path, "in.npz"), "rb") as file:
         try:
             content = np.load(file, allow_pickle=False)
         except Exception as error:  # a damaged file may raise anything

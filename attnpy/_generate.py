@@ -37,20 +37,17 @@ CONTEXT = 4
 
 def run(options: argparse.Namespace) -> None:
     """Continue a text, or take turns."""
-    drawing = {
-        f"--{name.replace('_', '-')}": getattr(options, name)
-        for name in ("top_k", "top_p", "seed")
-    }
-    for name, value in drawing.items():
+    for name in ("top_k", "top_p", "seed"):
+        value = getattr(options, name)
         if value is not None and options.temperature == 0:
             raise ValueError(
                 f"{name}: expected --temperature above 0, as the best token is taken "
                 f"without it, got {value} alone"
             )
     if options.seed is not None:
-        _checks.size(options.seed, "--seed")
+        _checks.size(options.seed, "seed")
     if options.num_threads is not None:
-        _checks.count(options.num_threads, "--num-threads")
+        _checks.count(options.num_threads, "num_threads")
     if options.prompt is None and not options.chat:
         raise ValueError("the following arguments are required: prompt")
     writer = _Writer(options)

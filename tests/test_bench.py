@@ -178,7 +178,7 @@ def test_the_command_starts_again_with_as_many_threads_for_every_library(monkeyp
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--num-threads", "0"], "num_threads: expected"),
+        (["--num-threads", "0"], "--num-threads: expected"),
         (["--num-threads", "two"], "--num-threads: invalid int value: 'two'"),
         (["--seconds", "0"], "--seconds: expected a number above 0, got 0"),
         (["--seconds", "nan"], "--seconds: expected a number above 0, got nan"),

@@ -335,11 +335,11 @@ def test_bad_input_gives_one_line_and_no_output(call, tmp_path, arrays, case):
         (["--causal", "bottom_left"], "--causal: expected bottom_right or top_left"),
         (["--window", "1"], "--window"),
         (["--window", "1", "two"], "--window: expected an integer or none, got 'two'"),
-        (["--window", "-1", "0"], "window: expected"),
+        (["--window", "-1", "0"], ": --window: expected"),
         (["--q-offset", "0.5"], "--q-offset"),
-        (["--scale", "nan"], "scale: expected"),
-        (["--softcap", "0"], "softcap: expected"),
-        (["--num-threads", "0"], "num_threads: expected"),
+        (["--scale", "nan"], ": --scale: expected"),
+        (["--softcap", "0"], ": --softcap: expected"),
+        (["--num-threads", "0"], "--num-threads: expected"),
         (["--return-scores"], "--return-scores"),
     ],
 )
@@ -357,6 +357,7 @@ def test_bad_flags_give_one_line_and_no_output(call, file, flags, part):
         (["run", "-o", "out.npz"], "required: in.npz"),
         (["run", "--causal", "-o", "out.npz"], "required: in.npz"),
         (["run", "nowhere.npz", "-o", "out.npz"], "nowhere.npz: No such file"),
+        (["run", "~/in.npz", "-o", "out.npz"], ": in.npz: expected a path, got '~/in"),
         (["run", ".", "-o", "out.npz"], "Is a directory"),
     ],
 )
