@@ -1095,7 +1095,10 @@ def test_configurations_name_windows_and_positions():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**families.BERT, "model_type": "funnel"}, "or jina_embeddings_v3, got 'funnel'"),
+        (
+            {**families.BERT, "model_type": "funnel"},
+            "or jina_embeddings_v3, got 'funnel'",
+        ),
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),
         ({"model_type": "bert", "hidden_size": 4}, "missing num_hidden_layers, num_a"),
