@@ -190,7 +190,7 @@ HEADS = {
         (
             *("starcoder2", "stablelm", "nemotron", "glm", "glm4"),
             *("granitemoe", "granitemoehybrid", "gpt_neo", "gpt_bigcode"),
-            *("opt", "gptj"),
+            *("opt", "gptj", "falcon", "exaone"),
         ),
         ("score.weight", "score.bias"),
     ),
@@ -227,7 +227,9 @@ def test_decoders_with_and_without_their_prefix(kind):
     else:
         prefix = {"gpt_neox": "gpt_neox."}.get(kind, "model.")
         prefix = (
-            "transformer." if kind in ("gpt_neo", "gpt_bigcode", "gptj") else prefix
+            "transformer."
+            if kind in ("gpt_neo", "gpt_bigcode", "gptj", "falcon")
+            else prefix
         )
         other = {name.removeprefix(prefix): array for name, array in tensors.items()}
     assert other.keys() != tensors.keys()

@@ -287,6 +287,14 @@ OTHER_VALUES_OF = {
     "glm4": {"head_dim": 4, "attention_bias": False},
     "seed_oss": {"attention_bias": False},
     "gptj": {"n_embd": 48, "n_head": 6, "rotary_dim": 2},
+    "falcon": {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "num_kv_heads": 1,
+        "new_decoder_architecture": False,
+        "multi_query": False,
+        "bias": False,
+    },
     "phi3": OTHER_SIZES,
     "phi": OTHER_SIZES | OTHER_ROTARY,
     "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
@@ -316,7 +324,7 @@ def base_for(kind, name):
         *("phi3", "gpt_neo", "opt"),
     ]:
         base["rope_scaling"] = YARN
-        sized = kind in ("olmoe", "stablelm")
+        sized = kind in ("olmoe", "stablelm", "falcon")
         base |= {"hidden_size": 64} if sized else {"head_dim": 16}
     if name in ("rope_parameters", "partial_rotary_factor"):
         base.pop("rope_scaling", None)
@@ -327,7 +335,7 @@ def base_for(kind, name):
     if name in ("layer_types", "sliding_window", "max_window_layers"):
         if kind.startswith("qwen"):
             base |= used
-        elif kind == "llama":
+        elif kind in ("llama", "exaone"):
             base |= {**windows, "layer_types": [SLIDING, FULL]}
         elif kind == "smollm3":
             base |= {**windows, "use_sliding_window": True}
@@ -341,6 +349,8 @@ def base_for(kind, name):
         del base["attention_types"]
     if name == "num_hidden_layers" and kind == "granitemoehybrid":
         base["layer_types"] = "attention"  # of all layers
+    if name == "multi_query":
+        del base["new_decoder_architecture"], base["num_kv_heads"]
     if name == "is_causal" and kind == "cohere2":
         base["layer_types"] = [FULL] * 4
     if name in ("rope_theta", "is_causal") and kind == "olmo3":

@@ -106,6 +106,18 @@ DECODERS = [
     ("opt", {"enable_bias": False, "activation_function": "gelu"}),
     ("opt", {"tie_word_embeddings": False, "word_embed_proj_dim": 12}),
     ("gptj", {"n_inner": 20, "rotary_dim": 8, "activation_function": "relu"}),
+    ("exaone", {"rope_theta": None, "attention_bias": True}),
+    ("falcon", {"new_decoder_architecture": False, "bias": False}),
+    (
+        "falcon",
+        {
+            "new_decoder_architecture": False,
+            "multi_query": False,
+            "num_kv_heads": 4,
+            "ffn_hidden_size": 20,
+            "tie_word_embeddings": False,
+        },
+    ),
     ("gpt_bigcode", {"n_inner": 20, "activation_function": "gelu"}),
     ("starcoder2", {"use_bias": False, "sliding_window": None, "hidden_act": "gelu"}),
     ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),

@@ -695,6 +695,7 @@ SEEDS = {
     "gpt_bigcode": 1,
     "opt": 2,
     "gptj": 4,
+    "falcon": 5,
 }
 
 
@@ -1116,6 +1117,18 @@ def test_configurations_name_windows_and_positions():
             "expected a text_config with model_type = gemma3_text, got {'model_type':",
         ),
         (
+            {
+                **families.FALCON,
+                "new_decoder_architecture": False,
+                "multi_query": False,
+            },
+            "expected num_kv_heads = 4 as num_attention_heads, got 2",
+        ),
+        (
+            {**families.FALCON, "num_ln_in_parallel_attn": None},
+            "expected num_ln_in_parallel_attn = 1 with new_decoder.*, got none, which",
+        ),
+        (
             {"model_type": "gemma3", "text_config": families.GEMMA3, "x_y": 3},
             "config: expected no x_y, got 3",
         ),
@@ -1310,6 +1323,42 @@ def test_windows_and_scales_are_judged_when_a_decoder_is_made():
                 make(**{name: value})
     assert make(scale=1e300, dtype="float64").scale == 1e300
     assert make(window=[3, None]).window == [3, None]
+
+
+@pytest.mark.quick
+def test_exaone_3_has_other_names_and_fields_in_its_own_files(tmp_path):
+    tensors = families.tensors(families.EXAONE)
+    write(tmp_path, families.EXAONE, tensors)
+    expected = CausalDecoder.from_pretrained(tmp_path)
+    there = {}
+    for name, array in tensors.items():
+        for ours, theirs in (
+            ("model.embed_tokens", "transformer.wte"),
+            ("model.norm", "transformer.ln_f"),
+            ("model.layers", "transformer.h"),
+            ("self_attn.o_proj", "self_attn.out_proj"),
+            ("self_attn", "attn.attention"),
+            ("input_layernorm", "ln_1"),
+            ("post_attention_layernorm", "ln_2"),
+            ("gate_proj", "c_fc_0"),
+            ("up_proj", "c_fc_1"),
+            ("down_proj", "c_proj"),
+        ):
+            name = name.replace(ours, theirs)
+        there[name] = array
+    fields = {
+        "num_hidden_layers": "num_layers",
+        "rms_norm_eps": "layer_norm_epsilon",
+        "hidden_act": "activation_function",
+    }
+    config = {fields.get(x, x): value for x, value in families.EXAONE.items()}
+    code = {"AutoConfig": "configuration_exaone.ExaoneConfig"}
+    write(tmp_path, {**config, "auto_map": code, "embed_dropout": 0.0}, there)
+    model = CausalDecoder.from_pretrained(tmp_path)
+    assert_same_parameters(model, expected)
+    assert_same_bits(model(IDS), expected(IDS))
+    with pytest.raises(ValueError, match="expected no auto_map"):
+        CausalDecoder.from_config({**config, "auto_map": {"AutoConfig": "x.y"}})
 
 
 PARTS = ["model.", "language_model.model.", "model.language_model."]

@@ -26,7 +26,8 @@ from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.ernie import ERNIE4_5
 from attnpy._families.eurobert import EUROBERT
-from attnpy._families.exaone import EXAONE4
+from attnpy._families.exaone import EXAONE, EXAONE4
+from attnpy._families.falcon import FALCON
 from attnpy._families.gemma import GEMMA, GEMMA2, GEMMA3
 from attnpy._families.glm import GLM, GLM4
 from attnpy._families.gpt2 import GPT2
@@ -69,8 +70,8 @@ FAMILIES: dict[str, Declaration] = {
         *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
-        *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE4, ERNIE4_5),
-        *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ),
+        *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE, EXAONE4, ERNIE4_5),
+        *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ, FALCON),
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),

@@ -599,13 +599,17 @@ def alternating(
     They do head by head, or one by one.
     """
     sizes = [array.shape[-1] for array in target.parameters]
-    n_turns = n_heads if name.endswith(table.by_head) else 1
+    n_turns = 1
+    if name.endswith(table.by_head):  # of keys, which several of queries may share
+        n_turns = sizes[-1] * n_heads // sizes[0]
     if name.rpartition(".")[0].endswith(table.interleaved):  # before a number
         n_turns = sizes[0]
-    if n_turns == 1 or len(set(sizes)) > 1:
+    if n_turns == 1 or any(size % n_turns for size in sizes):
         return None
-    places = np.arange(sum(sizes)).reshape(n_turns, len(sizes), -1)
-    return np.ascontiguousarray(places.swapaxes(0, 1)).reshape(-1)
+    places = np.arange(sum(sizes)).reshape(n_turns, -1)
+    ends = np.cumsum([size // n_turns for size in sizes])
+    parts = np.split(places, ends[:-1], axis=1)
+    return np.concatenate([part.reshape(-1) for part in parts])
 
 
 def _apart(

@@ -443,10 +443,11 @@ class CausalDecoder(sampling.LanguageModel):
             With the keys of the Hugging Face configuration; its ``model_type`` is
             "gpt2", "llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2",
             "gemma3_text", "smollm3", "granite", "phi", "gpt_neox", "olmo2", "olmo3",
-            "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron", "cohere",
-            "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid" (Granite 4
-            without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt", "gptj",
-            "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "granitemoe" or "gpt_oss".
+            "exaone", "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron",
+            "cohere", "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid"
+            (Granite 4 without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt",
+            "gptj", "falcon", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "granitemoe"
+            or "gpt_oss".
             Of a "gemma3" with pictures it is the text model.
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.

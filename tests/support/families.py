@@ -318,6 +318,21 @@ OLMO3 = {
     "rope_theta": 500_000.0,
     "rope_scaling": {"rope_type": "linear", "factor": 4.0},
 }
+EXAONE = {**LLAMA, "model_type": "exaone"}
+FALCON = {
+    "model_type": "falcon",
+    "eos_token_id": None,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_kv_heads": 2,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+    "rope_theta": 500.0,
+    "new_decoder_architecture": True,
+    "num_ln_in_parallel_attn": 1,
+    "bias": True,
+}
 EXAONE4 = {
     **OLMO2,
     "model_type": "exaone4",
@@ -459,6 +474,7 @@ DECODERS = {
         GPT_NEOX,
         OLMO2,
         OLMO3,
+        EXAONE,
         EXAONE4,
         ERNIE4_5,
         GRANITE4,
@@ -466,6 +482,7 @@ DECODERS = {
         GPT_BIGCODE,
         OPT,
         GPTJ,
+        FALCON,
         STARCODER2,
         STABLELM,
         NEMOTRON,
@@ -554,7 +571,7 @@ def tensors(config, seed=0):
     makers = {**dict.fromkeys(KIN, _bert_shapes), "gpt2": _gpt2_shapes}
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
     makers |= {"gpt_neo": _gpt_kin_shapes, "gpt_bigcode": _gpt_kin_shapes}
-    makers |= {"opt": _opt_shapes, "gptj": _gptj_shapes}
+    makers |= {"opt": _opt_shapes, "gptj": _gptj_shapes, "falcon": _falcon_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
@@ -867,6 +884,41 @@ def _gptj_logits(w, config, ids):
         x = x + torch_linear(z, w, f"{h}.attn.out_proj")
         x = x + torch_linear(hidden, w, f"{h}.mlp.fc_out")
     return torch_linear(named_norm(x, w, "transformer.ln_f", eps), w, "lm_head")
+
+
+def _falcon_shapes(config):
+    e, n_kv_heads = config["hidden_size"], config["num_kv_heads"]
+    head_dim = e // config["num_attention_heads"]
+    shapes = {"word_embeddings.weight": (config["vocab_size"], e), "ln_f": (e,)}
+    for i in range(config["num_hidden_layers"]):
+        shapes[f"h.{i}.input_layernorm"] = (e,)
+        rows = e + 2 * n_kv_heads * head_dim
+        shapes[f"h.{i}.self_attention.query_key_value"] = (rows, e)
+        shapes[f"h.{i}.self_attention.dense"] = (e, e)
+        shapes[f"h.{i}.mlp.dense_h_to_4h"] = (4 * e, e)
+        shapes[f"h.{i}.mlp.dense_4h_to_h"] = (e, 4 * e)
+    full = _with_biases(shapes, 0)
+    return {f"transformer.{name}": shape for name, shape in full.items()}
+
+
+def _falcon_logits(w, config, ids):
+    w = {name.removeprefix("transformer."): array for name, array in w.items()}
+    n, n_heads, n_kv_heads = len(ids), config["num_attention_heads"], 2
+    x, eps = w["word_embeddings.weight"][ids], 1e-5
+    for i in range(config["num_hidden_layers"]):
+        y = named_norm(x, w, f"h.{i}.input_layernorm", eps)
+        parts = torch_linear(y, w, f"h.{i}.self_attention.query_key_value")
+        parts = parts.reshape(n, n_kv_heads, n_heads // n_kv_heads + 2, -1)
+        query, key = (
+            rotated(part.reshape(n, heads, -1), config).reshape(n, -1)
+            for part, heads in ((parts[:, :, :-2], 4), (parts[:, :, -2], 2))
+        )
+        value = parts[:, :, -1].reshape(n, -1)
+        z = attend(query, key, value, n_heads, n_kv_heads, causal=True)
+        hidden = gelu(torch_linear(y, w, f"h.{i}.mlp.dense_h_to_4h"))
+        x = x + torch_linear(z, w, f"h.{i}.self_attention.dense")
+        x = x + torch_linear(hidden, w, f"h.{i}.mlp.dense_4h_to_h")
+    return named_norm(x, w, "ln_f", eps) @ w["word_embeddings.weight"].T
 
 
 def _gpt_kin_logits(w, config, ids):
@@ -1485,6 +1537,8 @@ def logits(weights, config, ids):
         return _opt_logits(w, config, ids)
     if config["model_type"] == "gptj":
         return _gptj_logits(w, config, ids)
+    if config["model_type"] == "falcon":
+        return _falcon_logits(w, config, ids)
     if config["model_type"] in FORMS:
         return _formed_logits(w, config, ids)
     return _llama_logits(w, config, ids)

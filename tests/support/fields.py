@@ -59,7 +59,15 @@ REFUSED = {
         (
             *("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite"),
             *("olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe"),
-            *("exaone4", "ernie4_5", "starcoder2", "cohere2", "arcee", "seed_oss"),
+            *(
+                "exaone",
+                "exaone4",
+                "ernie4_5",
+                "starcoder2",
+                "cohere2",
+                "arcee",
+                "seed_oss",
+            ),
             *("granitemoe", "granitemoehybrid"),
         ),
         PARTIAL,
@@ -68,6 +76,12 @@ REFUSED = {
         "norms after attention and network, embeddings of another size (350m)": {
             "do_layer_norm_before": False
         }
+    },
+    "falcon": {
+        "two norms before attention and network (40B, 180B)": {
+            "num_ln_in_parallel_attn": 2
+        },
+        "ALiBi": {"alibi": True},
     },
     "gpt_bigcode": {"several heads of keys": {"multi_query": False}},
     "stablelm": {"norms of queries and keys": {"qk_layernorm": True}},
@@ -85,7 +99,7 @@ REFUSED = {
 # Families in which some layers have no positions.
 UNTURNED = "smollm3", "exaone4", "cohere2"
 # Those whose folders may name code of their own.
-REMOTE_CODE = "eurobert", "nomic_bert", "new", "jina_embeddings_v3"
+REMOTE_CODE = "eurobert", "exaone", "nomic_bert", "new", "jina_embeddings_v3"
 
 
 def families():
