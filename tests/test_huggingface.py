@@ -709,6 +709,7 @@ CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"camembert": "Camembert"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
 CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
+CLASSES |= {"xlm-roberta-xl": "XLMRobertaXL"}
 CLASSES |= {"eurobert": "EuroBert", "jina_embeddings_v3": "JinaEmbeddingsV3"}
 CLASSES |= {"nomic_bert": "NomicBert", "gte": "Gte", "deberta-v2": "DebertaV2"}
 CLASSES |= {"llama": "Llama", "gemma3_text": "Gemma3Text"}

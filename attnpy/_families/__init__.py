@@ -53,7 +53,7 @@ from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from attnpy._families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from attnpy._families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA, XLM_ROBERTA_XL
 from attnpy._families.seed_oss import SEED_OSS
 from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.stablelm import STABLELM
@@ -65,7 +65,17 @@ from attnpy._families.vit import DEIT, VIT
 FAMILIES: dict[str, Declaration] = {
     family.model_type: family
     for family in (
-        *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MPNET, ELECTRA, ALBERT),
+        *(
+            BERT,
+            ROBERTA,
+            XLM_ROBERTA,
+            XLM_ROBERTA_XL,
+            CAMEMBERT,
+            DISTILBERT,
+            MPNET,
+            ELECTRA,
+            ALBERT,
+        ),
         *(DEBERTA, DEBERTA_V2),
         *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3),
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),

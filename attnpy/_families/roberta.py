@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT, with other positions.
+"""RoBERTa, XLM-RoBERTa, its XL and CamemBERT: BERT, with other positions.
 
 The token whose number is pad_token_id has no position of its own; the others' begin
 after it. The classifier has a matrix of its own in place of the pooler's.
@@ -78,4 +78,37 @@ CAMEMBERT = replace(
     model_type="camembert",
     title="CamemBERT",
     classes=("CamembertModel", "CamembertForSequenceClassification"),
+)
+
+# Norms before attention and network, and one after the last layer.
+_NORMS = {"attention.self_attn_layer_norm": "norm_1", "LayerNorm": "norm_2"}
+_BOTH = "weight", "bias"
+NAMES_XL = NAMES._replace(
+    names=names_of(
+        "encoder.layer.{i} encoder.layers.{i}",
+        {name: own for name, own in bert.LAYER.items() if "LayerNorm" not in name}
+        | {f"{name}.{x}": f"{own}.{x}" for name, own in _NORMS.items() for x in _BOTH},
+        {
+            name: own
+            for name, own in (bert.EMBEDDINGS | bert.TYPES | bert.POOLER).items()
+            if "LayerNorm" not in name
+        }
+        | {f"encoder.LayerNorm.{x}": f"encoder.norm.{x}" for x in _BOTH},
+    )
+)
+
+XLM_ROBERTA_XL = replace(
+    ROBERTA,
+    model_type="xlm-roberta-xl",
+    title="XLM-RoBERTa-XL",
+    classes=("XLMRobertaXLModel", "XLMRobertaXLForSequenceClassification"),
+    checkpoint="xlm-roberta-xl",
+    names=NAMES_XL,
+    read={
+        **ROBERTA.read,
+        "type_vocab_size": Field("size", 1),
+        "max_position_embeddings": Field("size", 514),
+        "layer_norm_eps": Field("number", 1e-5),
+    },
+    fixed={"embedding_norm": False, "norm_first": True},
 )

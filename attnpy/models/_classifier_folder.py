@@ -53,6 +53,7 @@ TELLS_TYPES = {
 CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"camembert": "Camembert", "jina_embeddings_v3": "XLMRoberta"}
+CLASSES |= {"xlm-roberta-xl": "XLMRoberta"}
 CLASSES |= {"nomic_bert": "Bert", "deberta": "Deberta", "deberta-v2": "DebertaV2"}
 
 

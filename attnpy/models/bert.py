@@ -611,9 +611,10 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, camembert, distilbert, mpnet,
-            electra, albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte,
-            new or jina_embeddings_v3, which a folder with the code of jinaai is, too.
+            bert (or left out), roberta, xlm-roberta, xlm-roberta-xl, camembert,
+            distilbert, mpnet, electra, albert, deberta, deberta-v2, modernbert,
+            eurobert, nomic_bert, gte, new or jina_embeddings_v3, which a folder with
+            the code of jinaai is, too.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional

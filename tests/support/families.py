@@ -44,6 +44,7 @@ ROBERTA = {
     "layer_norm_eps": 1e-5,
 }
 XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "pad_token_id": 3}
+XLM_ROBERTA_XL = {**ROBERTA, "model_type": "xlm-roberta-xl"}
 CAMEMBERT = {**ROBERTA, "model_type": "camembert"}
 MPNET = {
     **{name: value for name, value in BERT.items() if name != "type_vocab_size"},
@@ -140,7 +141,17 @@ GATED = {
 KIN = {
     config["model_type"]: config
     for config in (
-        *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MPNET, ELECTRA, ALBERT),
+        *(
+            BERT,
+            ROBERTA,
+            XLM_ROBERTA,
+            XLM_ROBERTA_XL,
+            CAMEMBERT,
+            DISTILBERT,
+            MPNET,
+            ELECTRA,
+            ALBERT,
+        ),
     )
 }
 ENCODERS = {**KIN, **GATED, **DISENTANGLED}
@@ -530,7 +541,10 @@ HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= {"eurobert": ("dense", "classifier", gelu)}
 HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
 HEADS |= dict.fromkeys(
-    ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"),
+    (
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"),
+        "jina_embeddings_v3",
+    ),
     ("classifier.dense", "classifier.out_proj", np.tanh),
 )
 
@@ -611,6 +625,11 @@ _BERT_WORDS = {
         "intermediate.dense": "ffn",
         "output.dense": "ffn_output",
         "output.LayerNorm": "full_layer_layer_norm",
+    },
+    "xlm-roberta-xl": {
+        "embeddings.LayerNorm": "encoder.LayerNorm",
+        "attention.output.LayerNorm": "attention.self_attn_layer_norm",
+        "output.LayerNorm": "LayerNorm",
     },
     "mpnet": {
         "attention.self.query": "attention.attn.q",
@@ -1319,7 +1338,9 @@ def bert_states(weights, config, ids, types=0):
     )
     if "type_vocab_size" in config:
         x = x + w["embeddings.token_type_embeddings.weight"][types]
-    x = named_norm(x, w, "embeddings.LayerNorm", eps)
+    is_first = kind == "xlm-roberta-xl"  # norms before attention and network
+    if not is_first:
+        x = named_norm(x, w, "embeddings.LayerNorm", eps)
     if kind in PROJECTIONS:
         x = torch_linear(x, w, PROJECTIONS[kind])
     bias = _distance_bias(w, len(ids)) if kind == "mpnet" else None
@@ -1327,18 +1348,27 @@ def bert_states(weights, config, ids, types=0):
 
     for i in range(n_layers):
         name = functools.partial(_layer_name, config, 0 if kind == "albert" else i)
+        y = x
+        if is_first:
+            y = named_norm(x, w, name("attention.output.LayerNorm"), eps)
         query, key, value = (
-            torch_linear(x, w, name(f"attention.self.{part}"))
+            torch_linear(y, w, name(f"attention.self.{part}"))
             for part in ("query", "key", "value")
         )
         z = attend(query, key, value, n_heads, bias=bias)
         z = torch_linear(z, w, name("attention.output.dense"))
+        if is_first:
+            x = x + z
+            y = named_norm(x, w, name("output.LayerNorm"), eps)
+            hidden = gelu(torch_linear(y, w, name("intermediate.dense")))
+            x = x + torch_linear(hidden, w, name("output.dense"))
+            continue
         x = named_norm(x + z, w, name("attention.output.LayerNorm"), eps)
         activation = gelu_tanh if kind == "albert" else gelu
         hidden = activation(torch_linear(x, w, name("intermediate.dense")))
         z = torch_linear(hidden, w, name("output.dense"))
         x = named_norm(x + z, w, name("output.LayerNorm"), eps)
-    return x
+    return named_norm(x, w, "encoder.LayerNorm", eps) if is_first else x
 
 
 def _disentangled_states(w, config, ids):
@@ -1498,7 +1528,7 @@ def _gated_states(w, config, ids, types):
 
 def _places(config, ids):
     """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
-    kinds = "roberta", "xlm-roberta", "camembert"
+    kinds = "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert"
     given = dict.fromkeys(kinds, config.get("pad_token_id"))
     padding = {"mpnet": 1, **given}.get(config["model_type"])
     if padding is None:

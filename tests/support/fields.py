@@ -45,7 +45,8 @@ PARTIAL_AND_TWO_WAYS = {
 }
 REFUSED = {
     **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "camembert", "electra"), RELATIVE
+        ("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra"),
+        RELATIVE,
     ),
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
     "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
