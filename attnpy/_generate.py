@@ -17,7 +17,7 @@ from attnpy import _checks
 from attnpy._quoting import named
 from attnpy.checkpoints import load_gguf
 from attnpy.checkpoints.gguf_tokenizer import begins
-from attnpy.models import CausalDecoder
+from attnpy.models import CausalDecoder, _texts
 from attnpy.positions.rotary import changes_once
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def run(options: argparse.Namespace) -> None:
         _checks.count(options.num_threads, "num_threads")
     if options.prompt is None and not options.chat:
         raise ValueError("the following arguments are required: prompt")
+    if options.prompt is not None:
+        _texts.text(options.prompt, "prompt")
     writer = _Writer(options)
     try:
         if options.chat:
@@ -262,7 +264,7 @@ def _lines(first: str | None) -> Iterator[str]:
         if not line and not is_terminal:
             return
         if line.strip():
-            yield line.rstrip("\n")
+            yield _texts.text(line.rstrip("\n"), "message")
 
 
 def _write(text: str) -> None:

@@ -115,10 +115,11 @@ def check_shape(name: str, array: NDArray[Any], shapes: dict[int, str]) -> None:
 
 def checked_labels(name: str, labels: Iterable[object], count: int) -> list[str]:
     """Return the labels as text in which every character can be seen."""
-    if isinstance(labels, str | bytes):
+    if isinstance(labels, str | bytes | set | frozenset):
+        single = "single " if isinstance(labels, str | bytes) else ""  # a set: no order
         raise TypeError(
             f"{name}: expected a sequence of {count}, "
-            f"got a single {type(labels).__name__}"
+            f"got a {single}{type(labels).__name__}"
         )
     given = _checks.items(labels, name, f"{count} labels")
     texts = [shown(str(label)) for label in given]

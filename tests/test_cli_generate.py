@@ -392,6 +392,7 @@ FAULTS = {
     "main": (["__main__", "x"], "__main__: No such file or directory"),
     "another file": ([__file__, "x"], "expected a GGUF file"),
     "no prompt": (["FILE"], "required: prompt"),
+    "no text": (["FILE", "\udcff"], ": prompt: expected a text in Unicode"),
     "no tokens": (["FILE", ""], ": prompt: expected at least one token"),
     "no model": ([], "required: model.gguf"),
     "top_k": (["FILE", "x", "--top-k", 3], "--top-k: expected --temperature above 0"),

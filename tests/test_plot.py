@@ -932,6 +932,11 @@ def test_weights_of_attention_are_drawn_as_they_come():
             "query_labels: expected a sequence of 3, got a single str",
         ),
         (
+            lambda: plot.heat_map(np.eye(3), {"a", "b", "c"}),
+            TypeError,
+            "query_labels: expected a sequence of 3, got a set",
+        ),
+        (
             lambda: plot.entropy(np.eye(3), head_labels=[]),
             ValueError,
             "head_labels: expected 1, got 0",
