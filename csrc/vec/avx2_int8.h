@@ -96,3 +96,42 @@ static inline void v_narrow_terms(term *p)
     terms = _mm_shufflehi_epi16(_mm_shufflelo_epi16(terms, 0xd8), 0xd8);
     _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(terms, terms));
 }
+
+/* Tiles of rounded rows: half of the quads that are ready, and of numbers of a row, at a time. */
+#define HAS_HALVES 1
+typedef __m256i v_half;
+
+static inline v_half v_load_half(const code *p, const int i)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(p + 16 * i));
+}
+
+static inline v_half v_load_half_four(const term *p, const int i)
+{
+    return v_load_pair(p + 2 * i);
+}
+
+static inline v_dots v_add_half(v_dots sum, v_half w, v_half x)
+{
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+/* Compilers would keep what is stored in registers, too. */
+static inline void v_keep_stores(void) { __asm__("" : : : "memory"); }
+
+/* Halves of such pairs with sums of 16 bits, which no more rows of codes of 4 bits overflow. */
+enum { SHORTS_ROWS = 32 };
+
+static inline v_dots v_add_half_to_shorts(v_dots sum, v_half w, v_half x)
+{
+    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+static inline v_dots v_add_shorts(v_dots sum, v_dots shorts)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)));
+}

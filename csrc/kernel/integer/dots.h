@@ -2,7 +2,7 @@
 #ifndef ATTN_KERNEL_INTEGER_DOTS_H
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
-#include "kernel/integer/ready.h"
+#include "kernel/integer/tile.h"
 
 enum {
     FLOAT_LINES = FLOAT_ROWS * DIGITS,
@@ -23,7 +23,6 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
 {
     const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form);
     const int n_lines = n_rows * n_digits;
-    const bool by_lines = COLUMNS_FIRST && form == READY && n_lines > n_reals;
     const int n_quads = quads_of(form), n_terms = n_quads * ATTN_QUAD;
     const char *codes = form == READY ? (const char *)((const code *)m->ready + first)
                                       : (const char *)m->codes + first;
@@ -34,9 +33,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
     v_real sums[MOST_TILE_ROWS][PANEL_REALS];
 
-    if (!by_lines) {
-        load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
-    }
+    load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
         v_dots dots[MOST_LINES][PANEL_REALS];
         UNROLLED for (int i = 0; i < n_lines; i++)
@@ -57,15 +54,10 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
             UNROLLED for (int q = 0; q < n_quads; q += pairs ? 2 : 1)
             {
                 const code *row = (const code *)(const void *)codes + q * QUAD_ROW;
-                const term *x_q = x + q * ATTN_QUAD;
-                if (by_lines) {
-                    add_by_lines(dots, row, x_q, m->row, n_lines, n_reals, pairs);
-                    continue;
-                }
                 v_four four[MOST_LINES];
                 UNROLLED for (int i = 0; i < n_lines; i++)
                 {
-                    four[i] = v_load_four(x_q + i * m->row);
+                    four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
                 }
                 UNROLLED for (int j = 0; j < n_reals; j++)
                 {
@@ -86,9 +78,6 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
             next = prefetch_lines(next,
                                   n_rows == 1 ? 0 : QUAD_ROW / LINE * n_quads / QUADS);
         }
-        if (by_lines) { /* registers held the products alone */
-            load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first && p == 0);
-        }
         ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
@@ -102,12 +91,6 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                     add_part(m, f, r + i, p, n_digits == 1, products, sums[i][j]);
             }
         }
-        if (by_lines) {
-            keep_outputs(m, sums, n_rows, n_reals, r, column);
-        }
-    }
-    if (by_lines) {
-        load_outputs(m, sums, n_rows, n_reals, r, column, false);
     }
     store_outputs(m, sums, n_rows, n_reals, r, column);
 }
@@ -160,8 +143,12 @@ add_tiles_of_integers(const integer_product *m, const int n_rows, const int n_di
 
     for (ptrdiff_t k = 0; k < PANEL; k += columns) {
         for (end = r; n - end >= n_rows; end += n_rows) {
-            add_tile_of_integers(m, n_rows, n_digits, n_reals, end, k, columns, form,
-                                 false, pairs);
+            if (HAS_ROUNDED_TILES && form == READY && n_digits == 1) {
+                add_rounded_tile(m, n_rows, n_reals, end, k, pairs);
+            } else {
+                add_tile_of_integers(m, n_rows, n_digits, n_reals, end, k, columns,
+                                     form, false, pairs);
+            }
         }
     }
     return end;

@@ -41,22 +41,6 @@ load_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_r
     }
 }
 
-/* The output = sums, for load_outputs. */
-static INLINE void
-keep_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
-             const int n_reals, ptrdiff_t r, ptrdiff_t column)
-{
-    float *to = m->output + r * OUTPUT_ROW + column;
-
-    UNROLLED for (int i = 0; i < n_rows; i++, to += OUTPUT_ROW)
-    {
-        UNROLLED for (int j = 0; j < n_reals; j++)
-        {
-            v_store(to + j * LANES, sums[i][j]);
-        }
-    }
-}
-
 /* The output = sums. Of NaN's bit patterns results have one, on every CPU. */
 static INLINE void
 store_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
@@ -128,16 +112,22 @@ load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block, ptrdiff_t c
     return f;
 }
 
+/* sum plus products times a row's scale s and a column's. */
+static INLINE v_real
+add_scaled(v_real s, v_real scale, const bool rounds, v_real products, v_real sum)
+{
+    return rounds ? v_fma(v_mul(s, scale), products, sum)
+                  : v_fma(scale, v_mul(s, products), sum);
+}
+
 /* sum plus a part's products of row r, times scales, and its minimums. */
 static INLINE v_real
 add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
          const bool rounds, v_real products, v_real sum)
 {
     ptrdiff_t at = r * m->n_parts + part;
-    v_real s = v_set1(m->scales[at]);
 
-    sum = rounds ? v_fma(v_mul(s, f.scale), products, sum)
-                 : v_fma(f.scale, v_mul(s, products), sum);
+    sum = add_scaled(v_set1(m->scales[at]), f.scale, rounds, products, sum);
     if (m->minimum.fine != NULL) {
         sum = v_fma(f.minimum, v_set1(m->minimum_by[at]), sum);
     }

@@ -1,4 +1,4 @@
-/* Codes of a chunk made ready for products by vectors, before these; and products with them. */
+/* Codes of a chunk made ready for products by vectors, before these. */
 #ifndef ATTN_KERNEL_INTEGER_READY_H
 #define ATTN_KERNEL_INTEGER_READY_H
 
@@ -58,27 +58,6 @@ make_ready(const integer_product *m, code_form form, bool are_pairs)
         make_narrow_ready(m, form, true);
     } else {
         make_narrow_ready(m, form, false);
-    }
-}
-
-/* The products of quads that are ready with n_lines, of which registers hold only one at a time. */
-static INLINE void
-add_by_lines(v_dots dots[][PANEL_REALS], const code *row, const term *x, ptrdiff_t line,
-             const int n_lines, const int n_reals, const bool pairs)
-{
-    v_quads w[PANEL_REALS];
-
-    UNROLLED for (int j = 0; j < n_reals; j++)
-    {
-        w[j] = v_load_ready(row + j * VECTOR_CODES);
-    }
-    UNROLLED for (int i = 0; i < n_lines; i++)
-    {
-        v_four four = v_load_four(x + i * line);
-        UNROLLED for (int j = 0; j < n_reals; j++)
-        {
-            dots[i][j] = add_quads(dots[i][j], w[j], four, pairs);
-        }
     }
 }
 

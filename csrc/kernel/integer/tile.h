@@ -1,0 +1,227 @@
+/* Tiles of rounded rows and codes that are ready, whose products fill the registers: the sums of the
+ * output wait in memory meanwhile. */
+#ifndef ATTN_KERNEL_INTEGER_TILE_H
+#define ATTN_KERNEL_INTEGER_TILE_H
+
+#include "kernel/integer/ready.h"
+
+#if defined(HAS_HALVES)
+enum { HAS_ROUNDED_TILES = true };
+
+/* What a tile reads and writes of a chunk, from a part on. */
+typedef struct {
+    const code *codes;
+    const term *x;
+    const int32_t *begins;
+    const float *scales, *minimum_by; /* of the rows */
+    const float *factors, *minimums;  /* of the columns; no minimums: NULL */
+    ptrdiff_t row, n_parts; /* from row to row of x, and of begins and scales */
+    float *output;
+} tile_parts;
+
+/* From row r and a column on, in the first part. Factors are float32, after convert(). */
+static INLINE tile_parts
+parts_of_tile(const integer_product *m, ptrdiff_t r, ptrdiff_t column)
+{
+    const float *minimums = (const float *)(const void *)m->minimum.fine;
+
+    return (tile_parts){.codes = (const code *)m->ready + column * ATTN_QUAD,
+                        .x = m->terms + r * m->row,
+                        .begins = m->begins + r * m->n_parts,
+                        .scales = m->scales + r * m->n_parts,
+                        .minimum_by = m->minimum_by + r * m->n_parts,
+                        .factors = (const float *)(const void *)m->scale.fine + column,
+                        .minimums = minimums != NULL ? minimums + column : NULL,
+                        .row = m->row,
+                        .n_parts = m->n_parts,
+                        .output = m->output + r * OUTPUT_ROW + column};
+}
+
+/* Adds the products of quads number q, or of a pair of narrow ones: in `shorts`, if they are sums of
+ * 16 bits. Half by half, since registers hold few. */
+static INLINE void
+add_halves(const tile_parts *t, v_dots sums[][PANEL_REALS], const int n_rows,
+           const int n_reals, const int q, const bool shorts)
+{
+    UNROLLED for (int half = 0; half < 2; half++)
+    {
+        v_half w[PANEL_REALS];
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            w[j] = v_load_half(t->codes + q * QUAD_ROW + j * VECTOR_CODES, half);
+        }
+        UNROLLED for (int i = 0; i < n_rows; i++)
+        {
+            v_half x = v_load_half_four(t->x + i * t->row + q * ATTN_QUAD, half);
+            UNROLLED for (int j = 0; j < n_reals; j++)
+            {
+                sums[i][j] = shorts ? v_add_half_to_shorts(sums[i][j], w[j], x)
+                                    : v_add_half(sums[i][j], w[j], x);
+            }
+        }
+    }
+}
+
+/* Adds the products of pairs of narrow quads, as sums of 32 bits. */
+static INLINE void
+add_pairs(const tile_parts *t, v_dots dots[][PANEL_REALS], const int n_rows,
+          const int n_reals)
+{
+    v_quads w[PANEL_REALS];
+
+    UNROLLED for (int j = 0; j < n_reals; j++)
+    {
+        w[j] = v_load_ready(t->codes + j * VECTOR_CODES);
+    }
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        v_four x = v_load_four(t->x + i * t->row);
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            dots[i][j] = v_add_pair_dots(dots[i][j], w[j], x);
+        }
+    }
+}
+
+/* Adds the products of n rows of W of 4 bits, by sums of 16 bits. */
+static INLINE void
+add_shorts(tile_parts *t, v_dots dots[][PANEL_REALS], const int n_rows,
+           const int n_reals, ptrdiff_t n)
+{
+    v_dots shorts[INT8_ROWS][PANEL_REALS];
+
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            shorts[i][j] = v_begin_dots(0);
+        }
+    }
+    for (; n > 0; n -= ATTN_CODE_ROWS, t->x += ATTN_CODE_ROWS) {
+        add_halves(t, shorts, n_rows, n_reals, 0, true);
+        t->codes += QUADS * QUAD_ROW;
+    }
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            dots[i][j] = v_add_shorts(dots[i][j], shorts[i][j]);
+        }
+    }
+}
+
+/* dots = the products of the next part, of n rows of W. */
+static INLINE void
+multiply_part(tile_parts *t, v_dots dots[][PANEL_REALS], const int n_rows,
+              const int n_reals, ptrdiff_t n, const bool pairs, const bool shorts)
+{
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            dots[i][j] = v_begin_dots(t->begins[i * t->n_parts]);
+        }
+    }
+    t->begins++;
+    for (; shorts && n > 0; n -= SHORTS_ROWS) {
+        add_shorts(t, dots, n_rows, n_reals, n < SHORTS_ROWS ? n : SHORTS_ROWS);
+    }
+    for (; n > 0; n -= ATTN_CODE_ROWS, t->x += ATTN_CODE_ROWS) {
+        if (pairs) {
+            add_pairs(t, dots, n_rows, n_reals);
+        } else {
+            UNROLLED for (int q = 0; q < QUADS; q++)
+            {
+                add_halves(t, dots, n_rows, n_reals, q, false);
+            }
+        }
+        t->codes += QUADS * QUAD_ROW;
+    }
+}
+
+/* The output += these products times scales, and minimums. */
+static INLINE void
+add_to_output(tile_parts *t, v_dots dots[][PANEL_REALS], const int n_rows,
+              const int n_reals)
+{
+    v_real sums[INT8_ROWS][PANEL_REALS];
+
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        const v_real s = v_set1(t->scales[i * t->n_parts]);
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            sums[i][j] = add_scaled(s, v_load(t->factors + j * LANES), true,
+                                    v_float_dots(dots[i][j]),
+                                    v_load(t->output + i * OUTPUT_ROW + j * LANES));
+        }
+    }
+    t->scales++;
+    t->factors += PANEL;
+    if (t->minimums != NULL) {
+        UNROLLED for (int i = 0; i < n_rows; i++)
+        {
+            const v_real by = v_set1(t->minimum_by[i * t->n_parts]);
+            UNROLLED for (int j = 0; j < n_reals; j++)
+            {
+                sums[i][j] = v_fma(v_load(t->minimums + j * LANES), by, sums[i][j]);
+            }
+        }
+        t->minimum_by++;
+        t->minimums += PANEL;
+    }
+    UNROLLED for (int i = 0; i < n_rows; i++)
+    {
+        UNROLLED for (int j = 0; j < n_reals; j++)
+        {
+            v_store(t->output + i * OUTPUT_ROW + j * LANES, sums[i][j]);
+        }
+    }
+    v_keep_stores();
+}
+
+/* All parts, of whose products `shorts` says how they are added up. */
+static INLINE void
+add_parts_of_tile(const integer_product *m, tile_parts t, const int n_rows,
+                  const int n_reals, const bool pairs, const bool shorts)
+{
+    for (ptrdiff_t left = m->n, part = m->part; left > 0; left -= part) {
+        v_dots dots[INT8_ROWS][PANEL_REALS];
+        multiply_part(&t, dots, n_rows, n_reals, left < part ? left : part, pairs,
+                      shorts);
+        add_to_output(&t, dots, n_rows, n_reals);
+    }
+}
+
+/* n_rows of x from row r on, and n_reals vectors of columns from `column` on. `pairs`: codes are
+ * narrow. */
+static INLINE void
+add_rounded_tile(const integer_product *m, const int n_rows, const int n_reals,
+                 ptrdiff_t r, ptrdiff_t column, const bool pairs)
+{
+    tile_parts t = parts_of_tile(m, r, column);
+    v_real sums[INT8_ROWS][PANEL_REALS];
+
+    for (int i = 0; m->is_first && i < n_rows; i++) {
+        memset(t.output + i * OUTPUT_ROW, 0, (size_t)(n_reals * LANES) * sizeof(float));
+    }
+    if (pairs && m->bits == 4) {
+        add_parts_of_tile(m, t, n_rows, n_reals, true, true);
+    } else {
+        add_parts_of_tile(m, t, n_rows, n_reals, pairs, false);
+    }
+    load_outputs(m, sums, n_rows, n_reals, r, column, false);
+    store_outputs(m, sums, n_rows, n_reals, r, column);
+}
+#else
+enum { HAS_ROUNDED_TILES = false };
+
+static INLINE void
+add_rounded_tile(const integer_product *m, const int n_rows, const int n_reals,
+                 ptrdiff_t r, ptrdiff_t column, const bool pairs)
+{
+    (void)m, (void)n_rows, (void)n_reals, (void)r, (void)column, (void)pairs;
+}
+#endif
+
+#endif
