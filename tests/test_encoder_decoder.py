@@ -327,6 +327,8 @@ def test_settings_of_the_model_are_used_unless_others_are_given():
         ("num_return_sequences", {"num_return_sequences": 2}),
         ("temperature", {"temperature": 1.0, "num_beams": 2}),
         ("temperature", {"temperature": -1.0}),
+        ("length_penalty", {"length_penalty": 2.0}),
+        ("early_stopping", {"early_stopping": True}),
         ("top_k", {"top_k": 3}),
         ("top_p", {"top_p": 0.5}),
         ("repetition_penalty", {"repetition_penalty": 0}),

@@ -280,7 +280,14 @@ def effective(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     options = checked(given, "generate()")
     if "temperature" not in said:
         sampling.checked_temperature(*map(options.get, SAMPLING))
-    return {**defaults, **said, **options}
+    found = {**defaults, **said, **options}
+    for name in ("length_penalty", "early_stopping"):
+        if name in options and found["num_beams"] == 1:
+            raise ValueError(
+                f"{name}: expected num_beams above 1 beside it, as it is for a search, "
+                f"got {quoted(options[name])} alone"
+            )
+    return found
 
 
 def rules(
