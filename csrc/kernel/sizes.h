@@ -25,7 +25,8 @@
 
 #ifndef PANEL_STEPS
 #define PANEL_STEPS                                                                    \
-    1 /* of a whole panel between two jumps; if more, there is v_outlive */
+    1 /* of a whole panel between two jumps; if more, there is v_outlive, and
+         v_add_product for many rows */
 #endif
 
 #ifndef HAS_BYTE_UNIT

@@ -26,6 +26,10 @@ static inline v_real v_fms(v_real a, v_real b, v_real c)
     return _mm256_fmsub_ps(a, b, c);
 }
 static INLINE void v_outlive(v_real a) { __asm__ volatile("" : : "x"(a)); }
+static INLINE void v_add_product(v_real *sum, v_real a, v_real b)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+}
 static inline v_real v_round(v_real a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -103,20 +107,17 @@ static inline void v_store_bf16(uint16_t *p, v_real a)
     bits = _mm256_permute4x64_epi64(bits, 0x08);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
 }
-
 static inline void v_store_code_pairs(void *p, v_real low, v_real high)
 {
     __m256i first = _mm256_cvtps_epi32(low);
     __m256i second = _mm256_slli_epi32(_mm256_cvtps_epi32(high), 16);
     _mm256_storeu_si256((__m256i *)p, _mm256_blend_epi16(first, second, 0xaa));
 }
-
 static inline v_real v_load_i8(const int8_t *p)
 {
     __m128i bytes = _mm_loadl_epi64((const __m128i *)p);
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
-
 static inline v_real v_byte(v_real a, int k)
 {
     __m256i x = _mm256_castps_si256(a);
@@ -126,7 +127,6 @@ static inline v_real v_byte(v_real a, int k)
                  : x;
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(x, 24));
 }
-
 /* Transposes 4 x 4 numbers within each half: 32-bit neighbours, then 64-bit ones. */
 static INLINE void v_transpose_halves(v_real a[4])
 {

@@ -13,7 +13,8 @@ enum {
     PART_COLUMNS = PART_VECTORS * LANES,
     PANEL_PARTS = ATTN_PANEL_COLUMNS / PART_COLUMNS,
     GROUP_ROWS = PANEL_ROWS * TILE_VECTORS / PART_VECTORS,
-    GROUP_SUMS = GROUP_ROWS * PART_VECTORS
+    GROUP_SUMS = GROUP_ROWS * PART_VECTORS,
+    GROUP_STEPS = PANEL_STEPS > 1 ? 2 * PANEL_STEPS : 2 /* between two jumps */
 };
 
 _Static_assert(GROUP_ROWS <= (MAX_POINTERS - 1) * POINTER_ROWS,
@@ -70,12 +71,12 @@ typedef struct {
         next[2]; /* prefetched during the product, of the second two lines at once */
 } many_rows_product;
 
-/* How often a product of so many steps prefetches: every second step is enough for all lines, and
- * more prefetches of the same line delay the loads of A. */
+/* How often a product of so many steps prefetches: once between two jumps is enough for all lines,
+ * and more prefetches of the same line delay the loads of A. */
 static INLINE ptrdiff_t
 prefetches_of(ptrdiff_t n_steps)
 {
-    return n_steps / 2 + n_steps % 2;
+    return (n_steps + GROUP_STEPS - 1) / GROUP_STEPS;
 }
 
 /* sum += the products of one step, of GROUP_ROWS operands of A at pointers and a row of B. */
@@ -102,6 +103,60 @@ move_on(const operand **a, ptrdiff_t a_step)
     }
 }
 
+#if PANEL_STEPS > 1
+/* The first steps of a product, as many as come in groups of GROUP_STEPS without a jump; returns how
+ * many. The operands of a row are adjacent, or those of a step: a_step is 1 or GROUP_ROWS. */
+static INLINE ptrdiff_t
+multiply_step_groups(v_real *sum, const many_rows_product *w, const ptrdiff_t a_step)
+{
+    const ptrdiff_t a_row = a_step == 1 ? w->a_row : 1;
+    const ptrdiff_t n = w->n_steps / GROUP_STEPS * GROUP_STEPS;
+    const operand *a[GROUP_ROWS], *b = w->b;
+    const char *one = w->next[0].at, *other = w->next[1].at;
+    ptrdiff_t t = 0;
+
+    point_at_rows(a, w->a, a_row, GROUP_ROWS, 1);
+    for (; t < n; t += GROUP_STEPS) {
+        __builtin_prefetch(one, 0, 2);
+        one += w->next[0].step;
+        __builtin_prefetch(other, 0, 2);
+        __builtin_prefetch(other + CACHE_LINE, 0, 2);
+        other += w->next[1].step;
+        UNROLLED for (int k = 0; k < GROUP_STEPS; k++)
+        {
+            v_operand x[PART_VECTORS];
+            UNROLLED for (int v = 0; v < PART_VECTORS; v++)
+            {
+                x[v] = v_load_operands(b + k * ATTN_PANEL_COLUMNS + v * LANES);
+            }
+            UNROLLED for (int r = 0; r < GROUP_ROWS; r++)
+            {
+                v_operand y = v_set1_operand(a[r][k * a_step]);
+                UNROLLED for (int v = 0; v < PART_VECTORS; v++)
+                {
+                    v_add_product(&sum[r * PART_VECTORS + v], y, x[v]);
+                }
+            }
+            __asm__ volatile("" : : : "memory"); /* or steps share registers */
+        }
+        UNROLLED for (int r = 0; r < GROUP_ROWS; r++)
+        {
+            a[r] += GROUP_STEPS * a_step;
+        }
+        b += GROUP_STEPS * ATTN_PANEL_COLUMNS;
+        __asm__("" : "+r"(t), "+r"(b));
+    }
+    return t;
+}
+#else
+static INLINE ptrdiff_t
+multiply_step_groups(v_real *sum, const many_rows_product *w, const ptrdiff_t a_step)
+{
+    (void)sum, (void)w, (void)a_step;
+    return 0;
+}
+#endif
+
 /* Never inlined, so that nothing else takes registers. */
 static ALIGNED ONE_COPY void
 multiply_many_rows(const many_rows_product *w)
@@ -121,8 +176,15 @@ multiply_many_rows(const many_rows_product *w)
     {
         sum[k] = v_set1(0);
     }
-    for (ptrdiff_t left = w->n_steps; left > 0;
-         left -= 2, b += 2 * ATTN_PANEL_COLUMNS) {
+    ptrdiff_t left = w->n_steps;
+    if (PANEL_STEPS > 1) {
+        ptrdiff_t done = w->a_step == 1 ? multiply_step_groups(sum, w, 1)
+                                        : multiply_step_groups(sum, w, GROUP_ROWS);
+        move_on(a, done * a_step);
+        b += done * ATTN_PANEL_COLUMNS;
+        left -= done;
+    }
+    for (; left > 0; left -= 2, b += 2 * ATTN_PANEL_COLUMNS) {
         __builtin_prefetch(one, 0, 2);
         one += w->next[0].step;
         multiply_step(sum, a, a_row, b);

@@ -18,7 +18,8 @@ has_adjacent_rows(const linear_work *w)
 }
 
 /* Bytes from step to step up to which adjacent rows are read where they lie: a block of steps is
- * then in 64 pages, which a CPU finds at once. */
+ * then in 64 pages, which a CPU finds at once. Not where steps follow each other without jumps,
+ * by operands whose distance the compiler knows. */
 enum { MAX_STEP = 2048 };
 
 /* Are rows of x read where they lie? */
@@ -28,8 +29,8 @@ has_rows_in_place(const linear_work *w)
     const attn_linear_problem *l = w->l;
     const attn_array *input = &l->input;
     bool plain = is_plain(input, l->n_in) && has_even_rows(l, input);
-    bool near = input->dtype == REAL_DTYPE && has_adjacent_rows(w) &&
-                input->column_stride <= MAX_STEP;
+    bool near = PANEL_STEPS == 1 && input->dtype == REAL_DTYPE &&
+                has_adjacent_rows(w) && input->column_stride <= MAX_STEP;
 
     return TERMS == 1 && (plain || near) && w->task->n_rows % GROUP_ROWS == 0;
 }
@@ -155,13 +156,13 @@ spread_prefetch(const linear_work *w, prefetch next, ptrdiff_t n_steps,
                             (const char *)w->slab);
 }
 
-/* Makes the products prefetch a panel: in two pieces at once where products are so few that there
- * is not a step for each of its lines. The first piece has half as many prefetches. */
+/* Makes the products prefetch a panel: in two pieces at once where products are so few that they do
+ * not prefetch each of its lines. The first piece has half as many prefetches. */
 static void
 prefetch_panel(const linear_work *w, many_rows_product *m, prefetch panel,
                ptrdiff_t n_products)
 {
-    if (panel.bytes > n_products * m->n_steps * CACHE_LINE) {
+    if (panel.bytes > n_products * 2 * prefetches_of(m->n_steps) * CACHE_LINE) {
         prefetch piece = panel;
         piece.bytes /= 3;
         panel.at += piece.bytes;
