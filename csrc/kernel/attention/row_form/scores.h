@@ -6,6 +6,14 @@
 #include "kernel/attention/row_form/prefetch.h"
 #include "kernel/gemm/lines.h"
 
+/* Do two vectors of keys side by side drive one another out of a first-level cache of 64 sets with 8
+ * lines each? With AVX2 one vector fits, whatever the stride. */
+static bool
+meet_in_sets(ptrdiff_t row_stride)
+{
+    return LANES == 8 && REAL_BITS == 32 && row_stride % 2048 == 0;
+}
+
 /* How many vectors of keys are taken at a time, of those that hold the next n. Where a vector
  * is a single number two would be code that gains nothing; bursts are better short. */
 static int
@@ -13,7 +21,7 @@ vectors_at_once(const work *w, ptrdiff_t n, bool in_bursts)
 {
     bool two = LANES > 1 && w->rows.task->n_rows == 1 && n > LANES;
 
-    return two && !in_bursts ? 2 : 1;
+    return two && !in_bursts && !meet_in_sets(w->rows.p->key.row_stride) ? 2 : 1;
 }
 
 /* In bursts, what is read while LANES keys at `first` are scored: as many keys more or, behind
