@@ -1,14 +1,12 @@
-/* The product of few rows with lines of memory, for row form: lanes of B are lines, which are
- * transposed in registers. Scores have keys as lines, linear products columns of a matrix whose
- * transpose lies in memory. */
+/* The product of few rows with lines of memory, for row form: lanes of B are lines, transposed in
+ * registers. They are keys, or columns of a matrix whose transpose lies in memory. */
 #ifndef ATTN_KERNEL_GEMM_LINES_H
 #define ATTN_KERNEL_GEMM_LINES_H
 
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
-/* Not inlined: converting single numbers takes much code, and columns behind the last
- * whole vector are rare. */
+/* Not inlined: converting single numbers takes much code, and is rare. */
 static NOINLINE void
 convert_column(operand *lanes, const char *at, ptrdiff_t row, const storage kind)
 {
@@ -35,8 +33,7 @@ load_column(const char *at, ptrdiff_t row, const storage kind)
     return v_load_operands(lanes);
 }
 
-/* sum[r][lane] += a[r][t] * line[lane][t] for the n operands t that the transposed vectors x
- * hold. */
+/* sum[r][lane] += a[r][t] * line[lane][t] for the n operands t that transposed vectors x hold. */
 static INLINE void
 add_products(v_real *sum, const v_operand *x, const int n, const int rows,
              const operand *a, ptrdiff_t a_row)
@@ -50,6 +47,31 @@ add_products(v_real *sum, const v_operand *x, const int n, const int rows,
     }
 }
 
+/* x[t] = operand t of each of LANES lines, from an address on. */
+static INLINE void
+load_columns(v_operand x[LANES], const char *at, ptrdiff_t row, const storage kind)
+{
+#if LOADS_COLUMNS && TERMS == 1
+    if (LANES == 8 && kind == AS_OPERANDS) {
+        const char *second = at + 4 * row;
+        const real *lines[LANES];
+        __asm__("" : "+r"(at), "+r"(second)); /* or each line has an address */
+        UNROLLED for (int i = 0; i < 4; i++)
+        {
+            lines[i] = (const real *)(const void *)(at + i * row);
+            lines[i + 4] = (const real *)(const void *)(second + i * row);
+        }
+        v_load_columns(x, lines);
+        return;
+    }
+#endif
+    UNROLLED for (int i = 0; i < LANES; i++)
+    {
+        x[i] = load_operands(at + i * row, NULL, kind);
+    }
+    v_transpose_operands(x);
+}
+
 /* The same of n_vec vectors of lines, from an address on, transposed in registers. */
 static INLINE void
 add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
@@ -59,11 +81,7 @@ add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_ve
 
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
-        UNROLLED for (int i = 0; i < LANES; i++)
-        {
-            x[i] = load_operands(at + (v * LANES + i) * row, NULL, kind);
-        }
-        v_transpose_operands(x);
+        load_columns(x, at + v * LANES * row, row, kind);
         add_products(sum + v * rows, x, LANES, rows, a, a_row);
     }
 }
@@ -80,8 +98,7 @@ typedef struct {
     touch_form touch_as;
 } lines_product;
 
-/* Lines of B are prefetched so many bytes before they are read. */
-enum { LINES_AHEAD = 512 };
+enum { LINES_AHEAD = 512 /* bytes from lines that are read to those prefetched */ };
 
 /* Prefetches a cache line of each of n lines to the second-level cache: in the first, lines that
  * are a multiple of 4 KB apart would drive each other out. */
@@ -208,9 +225,8 @@ multiply_lines_of_weights(const lines_product *m, int n_vec)
     multiply_lines_as(m, n_vec, AS_OPERANDS, OF_WEIGHTS);
 }
 
-/* The product for 1, 2, 4 or 8 rows with a vector of lines or, for a single row, two: a sum waits
- * for the one before, and two chains take little longer than one. Lines of doubles have a copy for
- * each origin: tests would take a tenth of their time. */
+/* The product for 1, 2, 4 or 8 rows with a vector of lines or, for a single row, two: chains whose
+ * sums wait. Doubles have a copy for each origin: tests would take a tenth of their time. */
 static INLINE void
 multiply_key_lines(const lines_product *m, int n_vec, storage kind)
 {
