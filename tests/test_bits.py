@@ -278,6 +278,16 @@ def test_layout_changes_no_bit(attend, problem, n_queries):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("n_keys", [16, 77])
+def test_keys_whole_pages_apart_change_no_bit(attend, problem, n_keys):
+    query, key, value = problem(4, 1, n_keys, 64, 64, n_kv_heads=4)
+    apart = [np.repeat(x[:, :, None], 16, axis=2)[:, :, 0] for x in (key, value)]
+    assert all(x.strides[-2] % 2048 == 0 for x in apart)
+    expected = everything(attend, query, key, value)
+    assert_same_bits(everything(attend, query, *apart), expected)
+
+
+@pytest.mark.quick
 def test_layout_of_mask_and_bias_changes_no_bit(attend, problem, dtype):
     arrays = problem(2, 21, 150, 9, 5)
     mask = np.random.default_rng(1).random((2, 21, 150)) < 0.6
