@@ -9,7 +9,8 @@ enum {
     MOST_LINES = FLOAT_LINES > INT8_ROWS ? FLOAT_LINES : INT8_ROWS,
     MOST_TILE_ROWS = FLOAT_ROWS > INT8_ROWS ? FLOAT_ROWS : INT8_ROWS,
     COLUMNS_FIRST = READY_FIRST &&
-        !ARE_BYTES /* of codes that fill the first-level cache */
+        !ARE_BYTES,                     /* of codes that fill the first-level cache */
+    CONVERTS_FOR_FLOATS = COLUMNS_FIRST /* factors, whatever the number of rows */
 };
 
 /* n_rows of x from row r on, each of n_digits lines of terms, and n_reals vectors of columns from
@@ -81,9 +82,10 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
         ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_reals; j++)
         {
-            part_factors f =
-                load_part(m, p, block, column + j * LANES, form == READY || makes,
-                          !ARE_BYTES || (READY_FIRST && n_digits > 1));
+            part_factors f = load_part(m, p, block, column + j * LANES,
+                                       form == READY || makes ||
+                                           (CONVERTS_FOR_FLOATS && n_digits > 1),
+                                       READY_FIRST ? n_digits > 1 : !ARE_BYTES);
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
                 v_real products = join_digits(dots + i * n_digits, n_digits, j);

@@ -77,11 +77,13 @@ convert(const integer_product *m, attn_factors *f, ptrdiff_t n, float *to)
     *f = (attn_factors){.fine = (const char *)to, .dtype = ATTN_F32};
 }
 
-/* Are factors converted first? Powers of two are few, and many rows share all others. */
+/* Are factors converted first? Powers of two are few, and many rows share all others. Float rows have
+ * no registers for that where products fill them. */
 static bool
 converts_factors(const attn_quantized *q, ptrdiff_t n)
 {
-    return n >= SHARED_FROM || are_powers(q->scale) || are_powers(q->minimum);
+    return n >= SHARED_FROM || (CONVERTS_FOR_FLOATS && !q->rounds_rows) ||
+           are_powers(q->scale) || are_powers(q->minimum);
 }
 
 /* Adds what n_parts of a panel, from a part on, add to n rows of the output. */
@@ -116,7 +118,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
 
     if (converts_factors(q, n)) {
         convert(&m, &m.scale, n_parts, w->factors);
-        convert(&m, &m.minimum, n_parts, w->factors + w->chunk * PANEL);
+        convert(&m, &m.minimum, n_parts, w->factors + w->n_converted * PANEL);
     }
     if (is_always_ready(q) && n >= SHARED_FROM) {
         m.ready = (void *)m.codes;
@@ -133,8 +135,10 @@ chunk_for(const integer_work *w, ptrdiff_t n)
     int one = w->q->rounds_rows ? INT8_ONE : FLOAT_ONE;
     bool once = n == 1 && one == PANEL_REALS;
 
-    return once && w->part == w->q->group && !converts_factors(w->q, n) ? w->n_parts
-                                                                        : w->chunk;
+    if (!once || w->part != w->q->group) {
+        return w->chunk;
+    }
+    return converts_factors(w->q, n) ? w->n_converted : w->n_parts;
 }
 
 /* The sums of n rows that are loaded with a panel. */

@@ -16,7 +16,8 @@ enum {
     SHARED_FROM = 4,        /* rows; so many share a panel that is made ready once */
     LINES_FROM = 8,         /* rows of several lines that a matrix unit repays */
     CHUNK_BYTES = 24 << 10, /* of a panel, ready: it stays in the first-level cache */
-    NUMBERS = 16            /* of a row, that are rounded at a time */
+    CONVERTED_PARTS = 32, /* of a panel, whose factors a row alone converts at a time */
+    NUMBERS = 16          /* of a row, that are rounded at a time */
 };
 
 _Static_assert(PANEL % LANES == 0 && NUMBERS % LANES == 0, "whole vectors");

@@ -14,6 +14,7 @@ typedef struct {
     ptrdiff_t part;    /* rows of W whose sum is one: a group, or some of it */
     ptrdiff_t n_parts; /* of all rows */
     ptrdiff_t chunk;   /* parts that are multiplied at a time */
+    ptrdiff_t n_converted; /* parts whose factors are converted at a time, at most */
     ptrdiff_t n_code_rows;
     ptrdiff_t row;       /* numbers from row to row of x, filled up with zeros */
     ptrdiff_t most_rows; /* of x, that are loaded at a time */
@@ -22,7 +23,7 @@ typedef struct {
     float *scales;       /* (rows, n_parts) of these terms */
     int32_t *begins;     /* (rows, n_digits, n_parts): what their products begin with */
     float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
-    float *factors;      /* (2, chunk, PANEL): scales and minimums */
+    float *factors;      /* (2, n_converted, PANEL): scales and minimums */
     void *ready;   /* a chunk of a panel; NULL where codes are ready as they lie */
     float *output; /* (rows, OUTPUT_ROW) */
     float *staged; /* (OUTPUT_COLUMNS), for the bias */
@@ -109,7 +110,9 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->scales = arena_reals(&a, n_sums);
     w->begins = arena_take(&a, (size_t)(n_lines * w->n_parts) * sizeof(int32_t));
     w->minimum_by = arena_reals(&a, q->minimum.fine == NULL ? 0 : n_sums);
-    w->factors = arena_reals(&a, 2 * w->chunk * PANEL);
+    w->n_converted = w->n_parts < CONVERTED_PARTS ? w->n_parts : CONVERTED_PARTS;
+    w->n_converted = w->n_converted > w->chunk ? w->n_converted : w->chunk;
+    w->factors = arena_reals(&a, 2 * w->n_converted * PANEL);
     w->ready = NULL;
     if (w->most_rows >= SHARED_FROM && !is_always_ready(q)) {
         ptrdiff_t n_rows = w->chunk * w->part;
