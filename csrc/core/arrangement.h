@@ -20,7 +20,7 @@ typedef struct {
     bool shares_keys; /* each task's keys are split into chunks for all threads */
 } attn_arrangement;
 
-attn_arrangement attn_arrange(const attn_problem *, int n_threads);
+attn_arrangement attn_arrange(const attn_problem *, const attn_call *);
 
 /* Sets up one of these tasks; false where it has no rows. */
 bool attn_nth_task(const attn_problem *, ptrdiff_t index, attn_task *);

@@ -10,6 +10,7 @@
 #include "core/workspace.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum { WORK_OF_A_WEIGHT = 16 };
 
@@ -159,6 +160,7 @@ split_task(job *j, ptrdiff_t index, ptrdiff_t n_partials, const attn_worker *com
 {
     attn_tasks chunks = {.work = attn_attention_work(j->p),
                          .workspace_size = j->kernel->workspace_size(j->p),
+                         .clears = true,
                          .run = run_chunk,
                          .context = j};
     attn_task task;
@@ -256,11 +258,13 @@ split_tasks(job *j, ptrdiff_t n_tasks, attn_call *call)
     attn_tasks chunks = {.n = n_tasks * j->n_chunks,
                          .work = work,
                          .workspace_size = size,
+                         .clears = true,
                          .run = run_chunk_of_task,
                          .context = j};
     attn_tasks tasks = {.n = n_tasks,
                         .work = work / ATTN_CHUNK,
                         .workspace_size = size,
+                        .clears = true,
                         .run = combine_task,
                         .context = j};
 
@@ -297,6 +301,7 @@ run_split(job *j, ptrdiff_t n_tasks, int n_threads, attn_call *call)
     j->partial_size = (ptrdiff_t)j->kernel->partial_size(j->p);
     combiner.workspace = attn_workspace_acquire(j->kernel->workspace_size(j->p));
     if (combiner.workspace != NULL) {
+        memset(combiner.workspace, 0, ATTN_CLEAR_BYTES);
         j->partials = attn_workspace_acquire((size_t)(n_partials * j->partial_size));
     }
     if (j->partials != NULL) {
@@ -374,7 +379,8 @@ attn_choose_task_rows(attn_problem *p, int n_threads)
 
     p->task_rows = ATTN_TASK_ROWS * row > 600 << 10 ? ATTN_TILE_ROWS : ATTN_TASK_ROWS;
     if (n_threads > 1 && p->group * p->n_queries > ATTN_VECTOR_ROWS) {
-        n_threads = attn_useful_threads(attn_attention_work(p), n_threads);
+        const attn_call call = {.n_threads = n_threads};
+        n_threads = attn_useful_threads(attn_attention_work(p), &call);
         p->task_rows = rows_for_threads(*p, n_threads);
     }
 }
@@ -391,14 +397,14 @@ are_uneven(const attn_problem *p, ptrdiff_t n_tasks, ptrdiff_t n_threads)
 }
 
 attn_arrangement
-attn_arrange(const attn_problem *p, int n_threads)
+attn_arrange(const attn_problem *p, const attn_call *call)
 {
     attn_arrangement a = {.n_tasks = attn_attention_tasks(p),
                           .work = attn_attention_work(p)};
 
-    a.n_threads = attn_threads_for(a.n_tasks, a.work, n_threads);
+    a.n_threads = attn_threads_for(a.n_tasks, a.work, call);
     if (p->n_keys > ATTN_CHUNK && a.n_tasks > 0) {
-        n_threads = attn_useful_threads(a.work, n_threads);
+        int n_threads = attn_useful_threads(a.work, call);
         if (a.n_tasks < n_threads || are_uneven(p, a.n_tasks, n_threads)) {
             a.shares_keys = true;
             a.n_threads = n_threads;
@@ -427,10 +433,11 @@ int
 attn_attention(const attn_problem *p, attn_call *call)
 {
     job j = job_of(p);
-    attn_arrangement a = attn_arrange(p, call->n_threads);
+    attn_arrangement a = attn_arrange(p, call);
     attn_tasks tasks = {.n = a.n_tasks,
                         .work = a.work,
                         .in_runs = share_heads(p, a.n_threads),
+                        .clears = true,
                         .run = run_task,
                         .context = &j};
 

@@ -239,7 +239,7 @@ run_pass(job *j, attn_call *call)
     const attn_problem *p = &g->attention;
     bool shared = are_shared(p, &g->grad_query, &g->grad_key, &g->grad_value);
     double work = attn_backward_work(p);
-    ptrdiff_t n_threads = attn_useful_threads(work, call->n_threads);
+    ptrdiff_t n_threads = attn_useful_threads(work, call);
     attn_backward_task wants = {.query = g->grad_query.data != NULL,
                                 .key = g->grad_key.data != NULL,
                                 .value = g->grad_value.data != NULL,

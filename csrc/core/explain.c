@@ -66,7 +66,7 @@ attn_explain(const attn_problem *p, const attn_call *call, attn_explanation *e)
     const attn_attention_kernel *kernel = attn_attention_kernel_for(p, call->tier);
     attn_task task;
 
-    *e = (attn_explanation){.arrangement = attn_arrange(p, call->n_threads)};
+    *e = (attn_explanation){.arrangement = attn_arrange(p, call)};
     e->bf16_products =
         call->tier->bf16 != NULL && kernel == &call->tier->bf16->attention;
     e->workspace = kernel->workspace_size(p);

@@ -375,7 +375,7 @@ attn_linears(int n, attn_linear_problem *const *problems,
     for (int i = 0; i < n_jobs; i++) {
         tasks.work += attn_linear_work(i < n ? problems[i] : then[i - n]);
     }
-    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    int n_threads = attn_useful_threads(tasks.work, call);
     for (int i = 0; i < n_jobs; i++) {
         size_t size = split(i < n ? problems[i] : then[i - n], n,
                             threads_of_each(n, n_threads), call, &jobs[i]);
@@ -467,7 +467,7 @@ attn_linear_pair(attn_linear_problem *first, attn_linear_problem *last, attn_cal
     attn_tasks tasks = {.run = run_pair, .context = &p};
 
     tasks.work = attn_linear_work(first) + attn_linear_work(last);
-    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    int n_threads = attn_useful_threads(tasks.work, call);
     size_t size = split(first, 1, n_threads, call, &p.first);
     size_t other = split(last, 1, n_threads, call, &p.last);
     size_t between = bytes_between(&p.first, &p.last);
@@ -512,7 +512,7 @@ attn_linear_each(ptrdiff_t n, attn_linear_problem *l, const attn_linear_steps *s
 
     assert(l->bias.data == NULL && l->times.data == NULL && l->residual.data == NULL);
     tasks.work = (double)n * attn_linear_work(l);
-    int n_threads = attn_useful_threads(tasks.work, call->n_threads);
+    int n_threads = attn_useful_threads(tasks.work, call);
     tasks.workspace_size =
         split(l, 1, n < n_threads ? n_threads : 1, call, &jobs.first);
     tasks.n = n * jobs.first.n_tasks;

@@ -154,6 +154,7 @@ run_rounds(job *j, ptrdiff_t n_pieces, ptrdiff_t n_round, attn_call *call)
         .tier = call->tier, .control = &call->control, .is_caller = true};
     piece next = {.first = -ATTN_TASK_ROWS};
     attn_tasks tasks = {.workspace_size = j->kernel->workspace_size(j->p),
+                        .clears = true,
                         .run = run_piece,
                         .context = j};
 

@@ -8,6 +8,7 @@
 #include "core/workspace.h"
 
 #include <assert.h>
+#include <string.h>
 #include <time.h>
 
 static atomic_int default_threads = 1;
@@ -116,23 +117,34 @@ end_task(ptrdiff_t list, int worker, int64_t begin)
 
 #endif
 
-int
-attn_useful_threads(double work, int n_threads)
+/* How many of n threads are repaid by so many shares of work. */
+static int
+repaid(double shares, int n)
 {
-    double shares = work / get_work_per_thread();
-    double repaid = shares < 1 ? 1 : 2 * shares;
+    double most = shares < 1 ? 1 : 2 * shares;
 
-    n_threads = n_threads < ATTN_MAX_THREADS ? n_threads : ATTN_MAX_THREADS;
-    return repaid < n_threads ? (int)repaid : n_threads;
+    return most < n ? (int)most : n;
 }
 
 int
-attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads)
+attn_useful_threads(double work, const attn_call *call)
 {
-    if (n_tasks <= 1 || n_threads <= 1) {
+    int n = call->n_threads < ATTN_MAX_THREADS ? call->n_threads : ATTN_MAX_THREADS;
+    int n_awake = call->n_awake < n ? call->n_awake : n;
+    double shares = work / get_work_per_thread();
+    int n_woken = repaid(shares, n);
+    int n_of_awake = repaid(ATTN_AWAKE_SOONER * shares, n_awake);
+
+    return n_woken < n_of_awake ? n_of_awake : n_woken;
+}
+
+int
+attn_threads_for(ptrdiff_t n_tasks, double work, const attn_call *call)
+{
+    if (n_tasks <= 1 || call->n_threads <= 1) {
         return 1;
     }
-    n_threads = attn_useful_threads(work, n_threads);
+    int n_threads = attn_useful_threads(work, call);
     return n_tasks < n_threads ? (int)n_tasks : n_threads;
 }
 
@@ -158,6 +170,21 @@ run_task(void *context, ptrdiff_t index, int worker)
     attn_fp_control_restore(control_word);
 }
 
+/* Acquires a workspace for each of up to n threads; returns for how many. */
+static int
+acquire_workspaces(const attn_tasks *tasks, void **workspaces, int n)
+{
+    if (tasks->workspace_size == 0) {
+        memset(workspaces, 0, (size_t)n * sizeof *workspaces);
+        return n;
+    }
+    n = attn_acquire_workspaces(workspaces, n, tasks->workspace_size);
+    for (int i = 0; i < n && tasks->clears; i++) {
+        memset(workspaces[i], 0, ATTN_CLEAR_BYTES);
+    }
+    return n;
+}
+
 int
 attn_run_tasks(const attn_tasks *tasks, attn_call *call)
 {
@@ -171,14 +198,17 @@ attn_run_tasks(const attn_tasks *tasks, attn_call *call)
     if (tasks->n == 0) {
         return 0;
     }
-    int n_threads = attn_threads_for(tasks->n, tasks->work, call->n_threads);
-    n_threads = attn_acquire_workspaces(workspaces, n_threads, tasks->workspace_size);
+    int n_threads = attn_threads_for(tasks->n, tasks->work, call);
+    n_threads = acquire_workspaces(tasks, workspaces, n_threads);
     if (n_threads == 0) {
         return -1;
     }
     s.list = begin_list();
     attn_parallel_for(tasks->n, n_threads, tasks->in_runs, run_task, &s,
                       &call->control);
-    attn_release_workspaces(workspaces, n_threads);
+    if (tasks->workspace_size > 0) {
+        attn_release_workspaces(workspaces, n_threads);
+    }
+    call->n_awake = n_threads > call->n_awake ? n_threads : call->n_awake;
     return 0;
 }

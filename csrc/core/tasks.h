@@ -15,6 +15,7 @@ struct attn_tier;
 typedef struct {
     const struct attn_tier *tier;
     int n_threads; /* at most */
+    int n_awake;   /* threads that earlier tasks of the call had, which look for more */
     attn_control control;
 } attn_call;
 
@@ -53,6 +54,7 @@ typedef struct {
     ptrdiff_t n;
     double work;           /* of all tasks together, in multiplications */
     size_t workspace_size; /* bytes, for each thread; 0: none */
+    bool clears;           /* workspaces begin with ATTN_CLEAR_BYTES zeros */
     bool in_runs; /* a thread takes tasks that follow each other, which share data */
     void (*run)(const void *context, ptrdiff_t index, const attn_worker *);
     const void *context;
@@ -61,15 +63,18 @@ typedef struct {
 /* Runs every task once; -1 if there is no memory for a single workspace. */
 int attn_run_tasks(const attn_tasks *, attn_call *);
 
-/* How many threads, at most n_threads, are worth waking for so many multiplications. */
-int attn_useful_threads(double work, int n_threads);
+/* How many of a call's threads are worth using for so many multiplications. */
+int attn_useful_threads(double work, const attn_call *);
 
 /* How many threads run n_tasks tasks that together have this work. */
-int attn_threads_for(ptrdiff_t n_tasks, double work, int n_threads);
+int attn_threads_for(ptrdiff_t n_tasks, double work, const attn_call *);
 
 /* How many multiplications repay waking a second thread: some 20 us of them. Half as many repay each
  * one after it, because the threads that are awake wake the others. */
 #define ATTN_WORK_PER_THREAD 1e6
+
+/* How many times less of it repays a thread that is awake. */
+#define ATTN_AWAKE_SOONER 4
 
 /* Those that take as long as beginning a task. */
 #define ATTN_WORK_OF_A_TASK (ATTN_WORK_PER_THREAD / 8)

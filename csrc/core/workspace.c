@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 
 #define MAX_KEPT ATTN_MAX_THREADS
 #define MAX_KEPT_SIZE (3 << 19) /* bytes: the most that a kernel takes by choice */
@@ -70,67 +69,54 @@ allocate_workspace(size_t size)
 void *
 attn_workspace_acquire(size_t size)
 {
-    void *workspace = NULL;
+    void *workspace;
 
-    lock_kept();
-    prepare_for_fork();
-    if (kept.n > 0) {
-        workspace = kept.workspaces[--kept.n];
-    }
-    unlock_kept();
-    if (workspace != NULL && header_of(workspace)->size < size) {
-        attn_hook.free(header_of(workspace)->block);
-        workspace = NULL;
-    }
-    if (workspace == NULL) {
-        workspace = allocate_workspace(size);
-    }
-    if (workspace != NULL) {
-        memset(workspace, 0, size < ATTN_CLEAR_BYTES ? size : ATTN_CLEAR_BYTES);
-    }
-    return workspace;
+    return attn_acquire_workspaces(&workspace, 1, size) == 1 ? workspace : NULL;
 }
 
 int
 attn_acquire_workspaces(void **workspaces, int n, size_t size)
 {
-    int i = 0;
+    int n_had = 0;
 
-    if (size == 0) {
-        memset(workspaces, 0, (size_t)n * sizeof *workspaces);
-        return n;
+    lock_kept();
+    prepare_for_fork();
+    for (int n_left = n; n_left > 0 && kept.n > 0; n_left--) {
+        void *workspace = kept.workspaces[--kept.n];
+        if (header_of(workspace)->size >= size) {
+            workspaces[n_had++] = workspace;
+        } else {
+            attn_hook.free(header_of(workspace)->block);
+        }
     }
-    while (i < n && (workspaces[i] = attn_workspace_acquire(size)) != NULL) {
-        i++;
+    unlock_kept();
+    while (n_had < n && (workspaces[n_had] = allocate_workspace(size)) != NULL) {
+        n_had++;
     }
-    return i;
+    return n_had;
 }
 
 void
 attn_workspace_release(void *workspace)
 {
-    bool keep;
-
-    if (workspace == NULL) {
-        return;
-    }
-    lock_kept();
-    keep = header_of(workspace)->size <= MAX_KEPT_SIZE && kept.n < MAX_KEPT;
-    if (keep) {
-        kept.workspaces[kept.n++] = workspace;
-    }
-    unlock_kept();
-    if (!keep) {
-        attn_hook.free(header_of(workspace)->block);
+    if (workspace != NULL) {
+        attn_release_workspaces(&workspace, 1);
     }
 }
 
 void
 attn_release_workspaces(void **workspaces, int n)
 {
-    while (n > 0) {
-        attn_workspace_release(workspaces[--n]);
+    lock_kept();
+    while (n > 0) { /* the first one is taken first again */
+        header *h = header_of(workspaces[--n]);
+        if (h->size <= MAX_KEPT_SIZE && kept.n < MAX_KEPT) {
+            kept.workspaces[kept.n++] = h + 1;
+        } else {
+            attn_hook.free(h->block);
+        }
     }
+    unlock_kept();
 }
 
 void

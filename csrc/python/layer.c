@@ -111,13 +111,16 @@ set_output(layer_call *c)
 static int
 compute_layer(layer_call *c)
 {
-    attn_call call = {.tier = c->options.tier, .n_threads = c->options.n_threads};
+    attn_call call = {.tier = c->options.tier,
+                      .n_threads = c->options.n_threads,
+                      .n_awake = c->n_awake};
     py_lock lock;
 
     py_give_up_lock(&lock, attn_layer_work(&c->layer), &call);
     if (py_take_lock_back(&lock, attn_layer(&c->layer, &call), &call) < 0) {
         return -1;
     }
+    c->n_awake = call.n_awake;
     for (int i = 0; i < N_PARTS && c->past_lengths != NULL; i++) {
         const projection *s = &c->parts[i];
         if (s->cache != NULL && s->cache != s->result && py_cache_tokens(c, s) < 0) {
@@ -137,9 +140,10 @@ prepare_layer(layer_call *c)
 }
 
 PyObject *
-py_layer(PyObject *x, PyObject *context, PyObject *const *groups, PyObject *residual)
+py_layer(PyObject *x, PyObject *context, PyObject *const *groups, PyObject *residual,
+         int *n_awake)
 {
-    layer_call c = {.residual = residual}; /* all else is 0 */
+    layer_call c = {.residual = residual, .n_awake = *n_awake}; /* all else is 0 */
     PyObject *result = NULL;
 
     if (py_convert_layer(x, context, groups, &c) == 0 && prepare_layer(&c) == 0 &&
@@ -148,6 +152,7 @@ py_layer(PyObject *x, PyObject *context, PyObject *const *groups, PyObject *resi
                      ? Py_NewRef((PyObject *)c.output)
                      : PyTuple_Pack(2, c.output, c.attention.weights);
     }
+    *n_awake = c.n_awake;
     py_release_layer(&c);
     return result;
 }
@@ -163,12 +168,14 @@ static PyObject *
 layer(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
 {
     enum { X, CONTEXT, GROUPS, N_ARGUMENTS = GROUPS + N_ATTENTION };
+    int n_awake = 0;
 
     (void)module;
     if (py_check_count(n_arguments, N_ARGUMENTS, N_ARGUMENTS) < 0) {
         return NULL;
     }
-    return py_layer(arguments[X], arguments[CONTEXT], arguments + GROUPS, NULL);
+    return py_layer(arguments[X], arguments[CONTEXT], arguments + GROUPS, NULL,
+                    &n_awake);
 }
 
 PyMethodDef py_layer_methods[] = {

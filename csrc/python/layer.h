@@ -50,6 +50,7 @@ typedef struct {
     attn_problem problem;
     attn_rotary_problem results; /* of the heads, before the last product */
     py_options options;
+    int n_awake; /* as in an attn_call */
     attn_linear_problem linear;
     attn_layer_problem layer;
 } layer_call;
@@ -76,9 +77,9 @@ int py_cache_tokens(const layer_call *, const projection *);
 
 /* What layer() returns. In a stack a residual that is not NULL, but may be None, is in the place of
  * that of the projections; NULL without an error says that tables of positions, which layers
- * share there, are not in the precision of this one. */
+ * share there, are not in the precision of this one. `n_awake` is an attn_call's. */
 PyObject *py_layer(PyObject *x, PyObject *context, PyObject *const *groups,
-                   PyObject *residual);
+                   PyObject *residual, int *n_awake);
 extern PyMethodDef py_layer_methods[];
 
 #endif

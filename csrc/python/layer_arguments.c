@@ -75,8 +75,11 @@ convert_tokens(PyObject *tokens, PyObject *group, layer_call *c)
     if (norms == NULL || norms[X_NORM] == Py_None) {
         return py_as_array(tokens, "x", &c->parts[0].arrays.input);
     }
-    attn_call call = {.tier = c->options.tier, .n_threads = c->options.n_threads};
+    attn_call call = {.tier = c->options.tier,
+                      .n_threads = c->options.n_threads,
+                      .n_awake = c->n_awake};
     x = py_normalize(tokens, Py_None, norms[X_NORM], &call);
+    c->n_awake = call.n_awake;
     status = x == NULL ? -1 : py_as_array(x, "x", &c->parts[0].arrays.input);
     Py_XDECREF(x);
     return status;

@@ -30,7 +30,8 @@ attend(const stack_layer *s, PyObject *given, PyObject *residual)
 {
     PyObject *const *groups = py_items(s->layer[ATTENTION], "attention", N_ATTENTION);
     PyObject *result =
-        groups == NULL ? NULL : py_layer(given, Py_None, groups, residual);
+        groups == NULL ? NULL
+                       : py_layer(given, Py_None, groups, residual, &s->call->n_awake);
 
     if (result == NULL && !PyErr_Occurred()) { /* positions of another precision */
         return Py_NewRef(Py_None);

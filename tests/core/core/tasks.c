@@ -20,6 +20,15 @@ test_numbers_of_threads(void)
     note("%d CPUs may be used", limit);
 }
 
+/* Of 64 that are asleep. */
+static int
+useful_threads(double work)
+{
+    const attn_call call = {.n_threads = 64};
+
+    return attn_useful_threads(work, &call);
+}
+
 static int
 threads_of_attention(ptrdiff_t n_heads, ptrdiff_t n_queries, ptrdiff_t n_keys,
                      attn_dtype dtype)
@@ -33,7 +42,7 @@ threads_of_attention(ptrdiff_t n_heads, ptrdiff_t n_queries, ptrdiff_t n_keys,
                             .value_dim = 64,
                             .key.dtype = dtype,
                             .value.dtype = dtype};
-    return attn_useful_threads(attn_attention_work(&p), 64);
+    return useful_threads(attn_attention_work(&p));
 }
 
 static int
@@ -44,7 +53,7 @@ threads_of_product(ptrdiff_t n_rows, ptrdiff_t n_in, ptrdiff_t n_out, attn_dtype
                                    .n_in = n_in,
                                    .n_out = n_out,
                                    .weight.dtype = dtype};
-    return attn_useful_threads(attn_linear_work(&l), 64);
+    return useful_threads(attn_linear_work(&l));
 }
 
 /* One query, and one row, wait for the bytes that they read: these repay threads, too. */
@@ -74,7 +83,7 @@ test_threads_that_work_repays(void)
     expect(n >= 4, "a query of 12 heads and 512 keys, 3 MB, takes %d", n);
     expect(threads_of_attention(12, 1, 512, ATTN_BF16) < n,
            "half the bytes take as many");
-    expect(attn_useful_threads(attn_attention_work(&packed), 64) == n,
+    expect(useful_threads(attn_attention_work(&packed)) == n,
            "packed keys are not counted as they are");
     expect(threads_of_product(1, 128, 128, ATTN_F32) == 1, "a tiny product takes them");
     n = threads_of_product(1, 896, 4864, ATTN_F32);
@@ -82,4 +91,12 @@ test_threads_that_work_repays(void)
     expect(threads_of_product(1, 896, 4864, ATTN_BF16) < n, "half the bytes, as many");
     expect(threads_of_product(4096, 896, 4864, ATTN_F32) == 64,
            "much work, few threads");
+    for (int n_awake = 0; n_awake <= 16; n_awake += 8) {
+        const attn_call call = {.n_threads = 12, .n_awake = n_awake};
+        n = attn_useful_threads(1.5e6, &call);
+        int wanted = n_awake < 12 ? n_awake : 12;
+        expect(n == (wanted < 3 ? 3 : wanted), "with %d threads awake 1.5e6 take %d",
+               n_awake, n);
+        expect(attn_useful_threads(1e5, &call) == 1, "tiny work takes threads");
+    }
 }

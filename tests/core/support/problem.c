@@ -718,7 +718,9 @@ reset_results(const attn_problem *p)
 bool
 is_split(const attn_problem *p, int n_threads)
 {
-    return attn_arrange(p, n_threads).shares_keys;
+    const attn_call call = {.n_threads = n_threads};
+
+    return attn_arrange(p, &call).shares_keys;
 }
 
 uint64_t
