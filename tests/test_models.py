@@ -1362,6 +1362,29 @@ def test_exaone_3_has_other_names_and_fields_in_its_own_files(tmp_path):
         CausalDecoder.from_config({**config, "auto_map": {"AutoConfig": "x.y"}})
 
 
+@pytest.mark.quick
+def test_the_first_falcon_files_say_where_their_code_is(tmp_path):
+    config = {**families.FALCON, "apply_residual_connection_post_layernorm": False}
+    code = {
+        "AutoConfig": "configuration_falcon.FalconConfig",
+        "AutoModelForCausalLM": "modeling_falcon.FalconForCausalLM",
+    }
+    tensors = families.tensors(families.FALCON)
+    write(tmp_path, families.FALCON, tensors)
+    expected = CausalDecoder.from_pretrained(tmp_path)
+    write(tmp_path, {**config, "auto_map": code, "ff_factor": 4}, tensors)
+    model = CausalDecoder.from_pretrained(tmp_path)
+    assert_same_parameters(model, expected)
+    assert_same_bits(model(IDS), expected(IDS))
+    for wrong in (
+        {"apply_residual_connection_post_layernorm": True},
+        {"auto_map": {"AutoConfig": "configuration_RW.RWConfig"}},
+        {"ff_factor": 2},
+    ):
+        with pytest.raises(ValueError, match=f"expected .*{next(iter(wrong))}"):
+            CausalDecoder.from_config({**config, **wrong})
+
+
 PARTS = ["model.", "language_model.model.", "model.language_model."]
 
 

@@ -60,14 +60,19 @@ def _num_kv_heads(values: Values) -> int:
 
 
 def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse layers with two norms, which newer ones have by default."""
+    """Refuse layers with two norms, which newer ones have by default.
+
+    Files of the first models say where their code is.
+    """
     n_norms = config.get("num_ln_in_parallel_attn")
     if config.get("new_decoder_architecture") is True and n_norms is None:
         raise ValueError(
             "config: expected num_ln_in_parallel_attn = 1 with "
             "new_decoder_architecture, got none, which means 2"
         )
-    return dict(config)
+    return rules.without_code(
+        config, "configuration_falcon.Falcon", "modeling_falcon.Falcon"
+    )
 
 
 FALCON = Declaration(
@@ -99,6 +104,8 @@ FALCON = Declaration(
     neutral=NEUTRAL
     | {
         "alibi": (False,),
+        "apply_residual_connection_post_layernorm": (False,),
+        "ff_factor": (4,),
         "is_causal": (True,),
         "num_ln_in_parallel_attn": (1,),
         "parallel_attn": (True,),
