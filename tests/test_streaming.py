@@ -196,12 +196,14 @@ def test_what_cannot_go_on_is_refused_at_once():
             with pytest.raises(error, match=text):
                 call(*given, caches=caches)
     assert caches[0].lengths.tolist() == [4]
+    drawing = {"temperature": 1.0, "rng": np.random.default_rng(0)}
     for error, text, options in (
         (ValueError, "caches: expected the same lengths in each", {"caches": other}),
         (ValueError, "caches: expected a list with a KVC", {"caches": caches[:1]}),
         (TypeError, "caches: expected a list with a KVC", {"caches": caches[0]}),
         (ValueError, "rng: expected a numpy", {"temperature": 1.0}),
-        (ValueError, "top_p: expected at most 1", {"top_p": 2.0}),
+        (ValueError, "top_p: expected at most 1", {"top_p": 2.0, **drawing}),
+        (ValueError, "top_p: expected a temperature", {"top_p": 0.5}),
         (ValueError, "stop: expected 0 to 29", {"stop": 30}),
         (ValueError, "lengths: expected 1 to 5", {"lengths": 0}),
     ):
