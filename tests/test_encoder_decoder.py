@@ -307,8 +307,12 @@ def test_settings_of_the_model_are_used_unless_others_are_given():
     expected = model.generate(SOURCE, 5, **options)
     assert_same_bits(model.generate(SOURCE, stop=[3, 17, 20]), expected)
     greedy = model.generate(SOURCE, num_beams=1, stop=[])
+    none = dict.fromkeys(("num_beams", "length_penalty", "temperature", "bad_words"))
+    assert_same_bits(model.generate(SOURCE, stop=[3, 17, 20], **none), expected)
     model.generation = {}
     assert_same_bits(model.generate(SOURCE, 5, stop=[]), greedy)
+    usual = {**none, "length_penalty": 1.0, "early_stopping": False}
+    assert_same_bits(model.generate(SOURCE, 5, stop=[], **usual), greedy)
     with refused(ValueError, "num_tokens"):
         model.generate(SOURCE)
 

@@ -274,18 +274,26 @@ def written(
 
 
 def effective(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings: those given, those of the model, and the defaults."""
+    """Return all settings: those given, those of the model, and the defaults.
+
+    None is not given, except where it is the default.
+    """
     defaults = {own: setting.default for own, setting in SETTINGS.items()}
     said = {own: x for own, x in checked(usual, "generation").items() if x is not None}
-    options = checked(given, "generate()")
+    options = {
+        own: x
+        for own, x in checked(given, "generate()").items()
+        if x is not None or defaults[own] is None
+    }
     if "temperature" not in said:
         sampling.checked_temperature(*map(options.get, SAMPLING))
     found = {**defaults, **said, **options}
     for name in ("length_penalty", "early_stopping"):
-        if name in options and found["num_beams"] == 1:
+        value = options.get(name, defaults[name])
+        if value != defaults[name] and found["num_beams"] == 1:
             raise ValueError(
                 f"{name}: expected num_beams above 1 beside it, as it is for a search, "
-                f"got {quoted(options[name])} alone"
+                f"got {quoted(value)} alone"
             )
     return found
 
