@@ -237,6 +237,9 @@ def test_tasks_are_judged(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"^{words}$"):
             call()
+    for wrong in (3, {TASKS[0]}):
+        with pytest.raises(TypeError, match=r"^tasks: expected a sequence of names"):
+            SentenceEncoder.from_pretrained(tmp_path, tasks=wrong)
     put(tmp_path / "modules.json", [{**modules[0], "kwargs": ["x"]}, *modules[1:]])
     with pytest.raises(ValueError, match=r"modules.json: expected no kwargs, got"):
         SentenceEncoder.from_pretrained(tmp_path)

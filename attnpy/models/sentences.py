@@ -852,6 +852,9 @@ def _checked_tasks(tasks: Sequence[str] | None) -> Sequence[str | None]:
     """Return which models to read: None is the one without an adapter."""
     if tasks is None:
         return [None]
+    if not isinstance(tasks, Sequence):
+        kind = type(tasks).__name__
+        raise TypeError(f"tasks: expected a sequence of names, got a {kind}")
     names = [tasks] if isinstance(tasks, str) else [*tasks]
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"tasks: expected the names of some, got {quoted(tasks)}")
