@@ -1,6 +1,7 @@
 """One idea has one name: what parameters are called, and what they are by default."""
 
 import ast
+import functools
 import inspect
 from pathlib import Path
 
@@ -62,14 +63,17 @@ BANNED = {
 }
 
 
+@functools.cache
 def from_types():
     """The options that types of keyword arguments have, by the type and the option."""
+    found = set()
     for path in Path(attnpy.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and node.keywords:  # total=False
                 for line in node.body:
                     if isinstance(line, ast.AnnAssign):
-                        yield node.name, line.target.id
+                        found.add((node.name, line.target.id))
+    return found
 
 
 def used():
