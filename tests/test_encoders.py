@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from support import families
+from support import families, sentences
 from support.comparisons import assert_same_bits, assert_same_parameters
+from support.sentences import PAIRS, put, write_scorer
 
 from attnpy import checkpoints
-from attnpy.models import BertEncoder
+from attnpy.models import BertEncoder, CrossEncoder
 from attnpy.positions import Rotary
 
 numpy_files = pytest.importorskip("safetensors.numpy")
@@ -46,6 +47,33 @@ NOMIC = {
     "type_vocab_size": 2,
     "use_flash_attn": True,
     "vocab_size": 30,
+}
+
+
+# As the folder of jina-reranker-v2 has them, where nothing says the model_type.
+JINA = {
+    **{name: x for name, x in families.XLM_ROBERTA.items() if name != "model_type"},
+    "_name_or_path": "jina-reranker-v2-base-multilingual",
+    "architectures": ["XLMRobertaForSequenceClassification"],
+    "auto_map": {
+        "AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig",
+        "AutoModel": "modeling_xlm_roberta.XLMRobertaModel",
+        "AutoModelForSequenceClassification": (
+            "modeling_xlm_roberta.XLMRobertaForSequenceClassification"
+        ),
+    },
+    "classifier_dropout": None,
+    "emb_pooler": None,
+    "id2label": {"0": "LABEL_0"},
+    "label2id": {"LABEL_0": 0},
+    "layer_norm_eps": 1e-5,
+    "num_labels": 1,
+    "output_past": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "absolute",
+    "torch_dtype": "bfloat16",
+    "use_cache": False,
+    "use_flash_attn": True,
 }
 
 
@@ -151,6 +179,119 @@ def test_gte_of_its_own_code_is_saved_as_that_of_transformers(
     else:
         expected, ours = result.logits, model.classify(model(IDS[np.newaxis]))
     np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-5, atol=2e-5)
+
+
+def write_jina(folder, **changes):
+    """A reranker in the names of jinaai's code; the same in XLM-RoBERTa's."""
+    config = {name: x for name, x in {**JINA, **changes}.items() if x != ()}
+    for name in "old", "new":
+        (folder / name).mkdir()
+        tensors, _ = write_scorer(folder / name, "xlm-roberta")
+    put(folder / "old" / "config.json", config)
+    names = (
+        ("embeddings.LayerNorm", "emb_ln"),
+        ("encoder.layer.", "encoder.layers."),
+        ("attention.output.dense", "mixer.out_proj"),
+        ("attention.output.LayerNorm", "norm1"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+        ("output.LayerNorm", "norm2"),
+    )
+    new = {}
+    for name, array in tensors.items():
+        old = name
+        for theirs, code in names:
+            old = old.replace(theirs, code)
+        new[old if name.startswith("classifier") else f"roberta.{old}"] = array
+    for i in range(2):
+        for kind in ("weight", "bias"):
+            start = f"roberta.encoder.layers.{i}"
+            parts = [
+                new.pop(f"{start}.attention.self.{part}.{kind}")
+                for part in ("query", "key", "value")
+            ]
+            new[f"{start}.mixer.Wqkv.{kind}"] = np.concatenate(parts)
+    numpy_files.save_file(new, folder / "old" / "model.safetensors")
+
+
+def test_jinas_reranker_is_xlm_roberta(tmp_path):
+    sentences.require()
+    write_jina(tmp_path)
+    old, new = (
+        CrossEncoder.from_pretrained(tmp_path / name) for name in ("old", "new")
+    )
+    assert_same_parameters(old.model, new.model)
+    scores = new.predict(PAIRS)
+    assert_same_bits(old.predict(PAIRS), scores)
+    documents = [second for _, second in PAIRS]
+    assert old.rank("the cat", documents) == new.rank("the cat", documents)
+    assert old.token_types is False
+    for weights in ("int8", "int4"):
+        assert_same_bits(
+            *(
+                CrossEncoder.from_pretrained(tmp_path / name, weights=weights).predict(
+                    PAIRS
+                )
+                for name in ("old", "new")
+            )
+        )
+    old.save_pretrained(tmp_path / "saved")
+    assert {*checkpoints.read(tmp_path / "saved")} == {
+        name if name.startswith("classifier") else f"roberta.{name}"
+        for name in checkpoints.read(tmp_path / "new")
+    }
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["model_type"] == "xlm-roberta"
+    assert config["architectures"] == ["XLMRobertaForSequenceClassification"]
+    assert not {"auto_map", "emb_pooler", "use_flash_attn"} & {*config}
+    assert_same_bits(
+        CrossEncoder.from_pretrained(tmp_path / "saved").predict(PAIRS), scores
+    )
+    theirs = pytest.importorskip("sentence_transformers")
+    np.testing.assert_allclose(
+        theirs.CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS),
+        scores,
+        rtol=1e-5,
+    )
+
+
+SHARED = "jinaai/xlm-roberta-flash-implementation--configuration_xlm_roberta"
+TURNED = r"checkpoint: .*embeddings.position_embeddings"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"position_embedding_type": ()}, None),
+        ({"model_type": "xlm-roberta"}, None),
+        ({"lora_adaptations": None, "lora_rank": 4, "truncate_dim": None}, None),
+        (
+            {
+                "position_embedding_type": (),
+                "auto_map": {"AutoConfig": f"{SHARED}.XLMRobertaFlashConfig"},
+            },
+            TURNED,
+        ),
+        ({"position_embedding_type": "rotary"}, TURNED),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type = 'rotary', "),
+        ({"lora_adaptations": ["a"]}, r"expected no lora_adaptations, got \['a'\]"),
+        ({"emb_pooler": "cls"}, "expected no emb_pooler, got 'cls'"),
+        (
+            {"auto_map": {**JINA["auto_map"], "AutoModel": "x.y"}},
+            "expected no auto_map",
+        ),
+    ],
+)
+def test_what_jinas_code_says_is_honoured_or_refused(tmp_path, changes, words):
+    sentences.require()
+    write_jina(tmp_path, **changes)
+    if words is None:
+        read = BertEncoder.from_pretrained(tmp_path / "old", classifier=True)
+        new = BertEncoder.from_pretrained(tmp_path / "new", classifier=True)
+        assert_same_bits(read.classify(read(IDS)), new.classify(new(IDS)))
+        return
+    with pytest.raises(ValueError, match=words):
+        CrossEncoder.from_pretrained(tmp_path / "old")
 
 
 def test_scalings_of_gte_that_are_not_here_are_refused():

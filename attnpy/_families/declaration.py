@@ -141,6 +141,9 @@ class Declaration:
         Fields of files for older classes, and the fields of today that they are.
     code : str
         What an ``auto_map`` has that says so, whatever `model_type` is beside it.
+    has_code : callable
+        Whether that code computes what this family does, by a configuration's fields,
+        where it computes others, too.
     within : str
         The model_type of models that have one of this family as their ``text_config``.
     modern : callable
@@ -173,6 +176,7 @@ class Declaration:
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
+    has_code: Callable[[Mapping[str, Any]], bool] = bool
     within: str = ""
     modern: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     saved: Callable[[Mapping[str, Any]], dict[str, Any]] = dict

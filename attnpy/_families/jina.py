@@ -14,32 +14,12 @@ from attnpy._families import bert, nomic_bert, roberta, rules
 from attnpy._families.declaration import Declaration, Family, names_of
 from attnpy._families.fields import Field
 
-_BOTH = "weight", "bias"
-_NETWORK = {
-    f"mlp.fc{n}.{x}": f"feed_forward.{own}"
-    for n in (1, 2)
-    for x, own in (("weight", f"W_{n}.T"), ("bias", f"b_{n}"))
-}
 LAYER = {
     name: own for name, own in nomic_bert.LAYER.items() if not name.startswith("mlp.")
-} | _NETWORK
-# Names of the code beside the files.
-OLDER_LAYER = {
-    "mixer.Wqkv.weight": "self_attention.W_q.T self_attention.W_k.T "
-    "self_attention.W_v.T",
-    "mixer.Wqkv.bias": "self_attention.b_q self_attention.b_k self_attention.b_v",
-    "mixer.out_proj.weight": "self_attention.W_o.T",
-    "mixer.out_proj.bias": "self_attention.b_o",
-    **_NETWORK,
-    **{f"norm{n}.{x}": f"norm_{n}.{x}" for n in (1, 2) for x in _BOTH},
-}
+} | {name: own for name, own in roberta.CODE_LAYER.items() if name.startswith("mlp.")}
 NAMES = Family(
     names_of("layers.{i} encoder.layers.{i}", LAYER, nomic_bert.EMBEDDINGS)
-    | names_of(
-        "encoder.layers.{i} encoder.layers.{i}",
-        OLDER_LAYER,
-        {f"emb_ln.{x}": f"norm.{x}" for x in _BOTH},
-    ),
+    | roberta.CODE_NAMES,
     prefixes=("roberta.", "model."),
     ignored=(*bert.BUFFERS, "*rotary_emb.inv_freq"),
     heads=roberta.HEADS,
@@ -50,7 +30,6 @@ NAMES = Family(
     masked_words=roberta.WORDS,
 )
 
-CODE = "configuration_xlm_roberta.XLMRobertaFlashConfig"
 # Of adapters, which `checkpoints.adapters` reads.
 ADAPTERS = "lora_adaptations", "lora_alpha", "lora_rank"
 # Fields of the code that today's class does not have.
@@ -64,17 +43,21 @@ GONE = {
     "prompts of tasks, which sentence-transformers has in another file": (
         "task_instructions",
     ),
-    "sizes to which vectors may be cut": ("matryoshka_dimensions",),
-    "of the code beside older files: how it is computed, not what": (
-        "use_flash_attn",
-        "use_reentrant",
-    ),
+    **{
+        reason: names
+        for reason, names in roberta.CODE_HARMLESS.items()
+        if "lora_rank" not in names
+    },
 }
 
 
 def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields whose meaning is that of today's class."""
-    marks = CODE, "modeling_lora.XLMRobertaLoRA", "modeling_xlm_roberta.XLMRoberta"
+    marks = (
+        roberta.CODE,
+        "modeling_lora.XLMRobertaLoRA",
+        "modeling_xlm_roberta.XLMRoberta",
+    )
     new = rules.without_code(config, *marks)
     is_code = config.get("auto_map") is not None
     if is_code and config.get("rotary_emb_base") is None:
@@ -108,11 +91,8 @@ JINA_V3 = Declaration(
         "layer_norm_eps": Field("number", 1e-5),
     },
     neutral=bert.BERT_NEUTRAL
-    | {
-        "emb_pooler": (),
-        "position_embedding_type": ("rotary",),
-        "truncate_dim": (),
-    },
+    | roberta.CODE_NEUTRAL
+    | {"position_embedding_type": ("rotary",)},
     harmless=bert.BERT_HARMLESS | GONE,
     copied=bert.COPIED | {"num_types": "type_vocab_size"},
     fixed={},
@@ -121,7 +101,7 @@ JINA_V3 = Declaration(
         "rotary": lambda values: rules.rotary(values, 20_000.0),
     },
     older={"rotary_emb_base": "rope_theta"},
-    code=CODE,
+    code=roberta.CODE,
     modern=_modern,
     saved=_saved,
 )

@@ -28,7 +28,8 @@ def kind_of(config: Config) -> object:
     places, given = config.get("auto_map"), config.get("model_type")
     codes = [*places.values()] if isinstance(places, Mapping) else []
     for kind, family in FAMILIES.items():
-        if family.code and any(family.code in str(place) for place in codes):
+        named = family.code and any(family.code in str(place) for place in codes)
+        if named and family.has_code(config):
             return kind
         if family.within and family.within == given:
             return kind

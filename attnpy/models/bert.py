@@ -613,8 +613,8 @@ class BertEncoder:
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, xlm-roberta-xl, camembert,
             distilbert, mpnet, electra, albert, deberta, deberta-v2, modernbert,
-            eurobert, nomic_bert, gte, new or jina_embeddings_v3, which a folder with
-            the code of jinaai is, too.
+            eurobert, nomic_bert, gte, new or jina_embeddings_v3. A folder with the
+            code of jinaai is the last one, or xlm-roberta.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional
