@@ -640,6 +640,25 @@ def test_phi3_had_other_names_for_its_scaling():
         assert made == arguments(BASES["phi3"])
 
 
+def test_phi3_may_have_its_code_beside_it():
+    code = {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+    }
+    new = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False}
+    for more in ({}, {"AutoTokenizer": "Xenova/gpt-4o"}):
+        made = changed("phi3", auto_map={**code, **more}, **new)
+        assert made == arguments(BASES["phi3"])
+    for name, value in (
+        ("auto_map", {**code, "AutoModelForCausalLM": "modeling_phi4.Phi4"}),
+        ("full_attn_mod", 2),
+        ("interpolate_factor", 2),
+        ("lm_head_bias", True),
+    ):
+        with pytest.raises(ValueError, match=f"config: expected .*{name}"):
+            changed("phi3", **{name: value})
+
+
 def test_parts_of_heads_are_turned_by_phi3_only():
     text = "expected partial_rotary_factor = 1.0, as the class of llama turns whole"
     scaling = {"rope_type": "default", "partial_rotary_factor": 0.5}

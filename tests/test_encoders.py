@@ -294,6 +294,50 @@ def test_what_jinas_code_says_is_honoured_or_refused(tmp_path, changes, words):
         CrossEncoder.from_pretrained(tmp_path / "old")
 
 
+# As the folder of snowflake-arctic-embed-m-v2.0 has them.
+ARCTIC = {
+    **{name: x for name, x in families.NEW.items() if name != "rope_scaling"},
+    "model_type": "gte",
+    "architectures": ["GteModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_hf_alibaba_nlp_gte.GteConfig",
+        "AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel",
+        "AutoModelForMaskedLM": "modeling_hf_alibaba_nlp_gte.GteForMaskedLM",
+    },
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "matryoshka_dimensions": [256],
+    "pack_qkv": True,
+    "position_embedding_type": "rope",
+    "rope_scaling": None,
+    "type_vocab_size": 1,
+    "unpad_inputs": "true",
+    "use_memory_efficient_attention": "true",
+}
+
+
+def test_gte_beside_a_copy_of_its_code_is_read_as_that_of_alibaba(tmp_path):
+    plain = {**families.NEW, "rope_scaling": None, "type_vocab_size": 1}
+    tensors = families.tensors(plain)
+    write(tmp_path / "a", plain, tensors)
+    write(tmp_path / "b", ARCTIC, tensors)
+    one, other = (BertEncoder.from_pretrained(tmp_path / name) for name in "ab")
+    assert_same_bits(other(IDS), one(IDS))
+    other.save_pretrained(tmp_path / "c")
+    config = json.loads((tmp_path / "c" / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("gte", ["GteModel"])
+    assert "auto_map" not in config
+    assert_same_bits(BertEncoder.from_pretrained(tmp_path / "c")(IDS), one(IDS))
+    for name, value in (
+        ("logn_attention_scale", True),
+        ("pack_qkv", False),
+        ("auto_map", {**ARCTIC["auto_map"], "AutoModel": "x.y"}),
+    ):
+        with pytest.raises(ValueError, match=rf"config: expected .*{name}"):
+            BertEncoder.from_config({**ARCTIC, name: value})
+
+
 def test_scalings_of_gte_that_are_not_here_are_refused():
     for scaling in (
         {"type": "ntk"},

@@ -1,7 +1,8 @@
 """GTE: BERT with rotary positions and networks with a gate.
 
 Files of Alibaba-NLP have the model_type "new", and the fields and names of the code
-beside them, which Transformers reads today as "gte".
+beside them, which Transformers reads today as "gte". Those of Snowflake have this name
+beside a copy of that code.
 """
 
 from __future__ import annotations
@@ -112,14 +113,34 @@ def _rotary(values: Values) -> Rotary:
     return Rotary(rules.head_dim(values), base=base, scaling=scaling)
 
 
+# Of the copy.
+CODE = "configuration_hf_alibaba_nlp_gte.Gte"
+
+
 def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that do not say where the code is."""
-    return rules.without_code(config, "configuration.New", "modeling.New")
+    marks = "configuration.New", "modeling.New", CODE, "modeling_hf_alibaba_nlp_gte.Gte"
+    return rules.without_code(config, *marks)
+
+
+# Fields of the code that today's class does not have.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "layer_norm_type": ("layer_norm",),
+    "logn_attention_clip1": (False,),
+    "logn_attention_scale": (False,),
+    "pack_qkv": (True,),
+    "position_embedding_type": ("rope",),
+}
+_HARMLESS = {
+    "how it is computed, not what": ("unpad_inputs", "use_memory_efficient_attention"),
+    "sizes to which vectors may be cut": ("matryoshka_dimensions",),
+}
 
 
 def _saved(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of today's class."""
-    gone = "rope_theta", "rope_scaling", "position_embedding_type"
+    gone = {name for names in _HARMLESS.values() for name in names}
+    gone |= {"rope_theta", "rope_scaling", *_NEUTRAL}
     values = {"rope_theta": 10_000.0, "rope_scaling": None}
     values |= {name: x for name, x in config.items() if x is not None}
     base, divisor = _scaling(values)
@@ -139,22 +160,10 @@ GTE_NEW = replace(
         "max_position_embeddings": Field("size", 2048),
         "rope_theta": Field("number", 10_000.0),
     },
-    neutral=bert.BERT_NEUTRAL
-    | {
-        "layer_norm_type": ("layer_norm",),
-        "logn_attention_clip1": (False,),
-        "logn_attention_scale": (False,),
-        "pack_qkv": (True,),
-        "position_embedding_type": ("rope",),
-    },
-    harmless=bert.BERT_HARMLESS
-    | {
-        "how it is computed, not what": (
-            "unpad_inputs",
-            "use_memory_efficient_attention",
-        ),
-    },
+    neutral=bert.BERT_NEUTRAL | _NEUTRAL,
+    harmless=bert.BERT_HARMLESS | _HARMLESS,
     computed={**GTE.computed, "rotary": _rotary},
+    code=CODE,
     modern=_modern,
     saved=_saved,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from attnpy._families import llama, rules
 from attnpy._families.declaration import Declaration, Family, names_of
@@ -48,6 +49,13 @@ def _rotary(values: Values) -> Rotary:
     return rules.rotary({**values, **new})
 
 
+def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that do not say where the code is, or another tokenizer."""
+    return rules.without_code(
+        config, "configuration_phi3.Phi3Config", "modeling_phi3.Phi3", "Xenova/gpt-4o"
+    )
+
+
 PHI3 = Declaration(
     model_type="phi3",
     title="Phi-3",
@@ -69,10 +77,12 @@ PHI3 = Declaration(
         for name, values in llama.LLAMA_NEUTRAL.items()
         if name != "partial_rotary_factor"
     }
-    | llama.NO_BIASES,
+    | llama.NO_BIASES
+    | {"full_attn_mod": (1,), "interpolate_factor": (1,), "lm_head_bias": (False,)},
     harmless=llama.LLAMA_HARMLESS
     | {"dropout, for training": ("embd_pdrop", "resid_pdrop")},
     copied=llama.COPIED | {"causal": "is_causal"},
     fixed=llama.FIXED,
     computed=llama.COMPUTED | llama.WINDOWS | {"rotary": _rotary},
+    modern=_modern,
 )

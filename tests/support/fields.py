@@ -101,7 +101,7 @@ REFUSED = {
 UNTURNED = "smollm3", "exaone4", "cohere2"
 # Those whose folders may name code of their own.
 REMOTE_CODE = "eurobert", "exaone", "falcon", "nomic_bert", "new"
-REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3"
+REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3", "phi3"
 
 
 def families():
