@@ -194,24 +194,21 @@ def attack(name, moment, *sizes):
 
 ATTACK = """
 import sys, numpy as np, test_reentry
-name, moment, n, d, dtype = sys.argv[1:]
-test_reentry.attack(name, moment, int(n), int(d), np.dtype(dtype))
+name, moments, n, d, dtype = sys.argv[1:]
+for moment in moments.split():
+    test_reentry.attack(name, moment, int(n), int(d), np.dtype(dtype))
 """
 
 
 @pytest.mark.quick(name=("attention_vjp", "layer", "normalize"))
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("moment", ["asked", "overflows", "warns"])
-def test_what_is_done_in_a_conversion_is_not_noticed(name, moment):
-    n_done = int(assert_runs(ATTACK, name, moment, 6, 8, "float32"))
-    assert n_done > 0 or moment != "asked"
-
-
-def test_casts_overflow():
-    # Shows that the test above does something.
-    names = ("attention_vjp", "layer", "linear", "normalize", "rotate")
-    for name in names:
-        assert int(assert_runs(ATTACK, name, "overflows", 6, 8, "float32")) > 0, name
+def test_what_is_done_in_a_conversion_is_not_noticed(name):
+    printed = assert_runs(ATTACK, name, "asked overflows warns", 6, 8, "float32")
+    asked, overflows, _ = map(int, printed.split())
+    assert asked > 0
+    # Shows that something is done where casts overflow.
+    casts = name in ("attention_vjp", "layer", "linear", "normalize", "rotate")
+    assert not casts or overflows > 0
 
 
 @pytest.mark.quick(name=("attention_vjp", "normalize"))
