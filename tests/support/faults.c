@@ -29,7 +29,8 @@ typedef struct {
 
 static __thread __attribute__((tls_model("initial-exec"))) struct {
     int armed;
-    int only_extension; /* only calls by way of the extension count */
+    int only_extension;     /* only calls by way of the extension count */
+    const uintptr_t *stack; /* where it was when armed */
     fault allocation, thread;
 } faults;
 
@@ -58,6 +59,14 @@ find_extension(struct dl_phdr_info *info, size_t size, void *unused)
 static int
 is_in_extension(void)
 {
+    /* A caller's address is on the stack. Mostly none is there, which is found at once. */
+    const uintptr_t *word = __builtin_frame_address(0);
+    while (word < faults.stack && (*word < first_address || last_address <= *word)) {
+        word++;
+    }
+    if (word >= faults.stack) {
+        return 0;
+    }
     void *frames[40];
     int n = backtrace(frames, 40);
 
@@ -73,14 +82,13 @@ is_in_extension(void)
 static int
 fails(fault *f)
 {
-    if (!faults.armed) {
-        return 0;
+    if (!faults.armed || f->calls - f->first >= f->n) {
+        return 0; /* none fails any more: whose they are need not be known */
     }
     faults.armed = 0; /* what backtrace allocates does not count */
     int counts = !faults.only_extension || is_in_extension();
     faults.armed = 1;
-    long call = f->calls;
-    int hit = counts && call >= f->first && call - f->first < f->n;
+    int hit = counts && f->calls >= f->first;
     f->calls += counts;
     f->failed += hit;
     return hit;
@@ -191,9 +199,11 @@ faults_call(void *function, int only_extension, long first, long n, long first_t
 {
     if (last_address == 0) {
         (void)dl_iterate_phdr(find_extension, NULL);
-        (void)is_in_extension(); /* the first backtrace loads a library */
+        void *frame[1];
+        (void)backtrace(frame, 1); /* the first one loads a library */
     }
     faults.only_extension = only_extension;
+    faults.stack = __builtin_frame_address(0);
     faults.allocation = (fault){.first = first, .n = n};
     faults.thread = (fault){.first = first_thread, .n = n_threads};
     faults.armed = 1;
