@@ -640,6 +640,13 @@ def test_phi3_had_other_names_for_its_scaling():
         assert made == arguments(BASES["phi3"])
 
 
+def test_the_first_gemma_2_files_have_a_window_twice():
+    assert changed("gemma2", sliding_window_size=3) == arguments(BASES["gemma2"])
+    words = "one of sliding_window_size and sliding_window, or equal ones, got 4 and 3"
+    with pytest.raises(ValueError, match=words):
+        changed("gemma2", sliding_window_size=4)
+
+
 def test_phi3_may_have_its_code_beside_it():
     code = {
         "AutoConfig": "configuration_phi3.Phi3Config",

@@ -169,6 +169,7 @@ GEMMA2 = Declaration(
     },
     fixed=BLOCK | {"causal": True},
     computed=COMPUTED,
+    older={"sliding_window_size": "sliding_window"},
 )
 
 # Their class passes over attn_logit_softcapping.
@@ -199,5 +200,6 @@ GEMMA3 = replace(
         "rotary": _rotaries,
         "causal": lambda values: not values["use_bidirectional_attention"],
     },
+    older={},
     within="gemma3",
 )
