@@ -114,7 +114,8 @@ def size(value: int, name: str, least: int = 0) -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or isinstance(value, bool):
+    # NumPy 1 takes its own for integers.
+    if number is None or isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")

@@ -465,6 +465,7 @@ def test_bias_with_causality_has_the_bits_of_one_that_hides(attend, problem, n_q
     """In both forms, for rows that begin a block of keys, cross one, and end one."""
     query, key, value = problem(4, 150, 300, 9, 5, n_kv_heads=2)
     bias = standard_normal(4, 150, 300).astype(query.dtype)
+    hidden = bias.dtype.type(-np.inf)
     i, j = np.ogrid[:150, :300]
     for offset in (0, 100, 150):
         seen, part = j <= i + offset, slice(150 - n_queries, 150)
@@ -472,7 +473,7 @@ def test_bias_with_causality_has_the_bits_of_one_that_hides(attend, problem, n_q
         results = everything(
             attend, query[:, part], key, value, bias=bias[:, part], **options
         )
-        for same in ({"bias": np.where(seen, bias, -np.inf)}, {"mask": seen}):
+        for same in ({"bias": np.where(seen, bias, hidden)}, {"mask": seen}):
             same = {"bias": bias} | same
             expected = everything(attend, query, key, value, **same)
             assert_same_bits(results, rows(expected, part))

@@ -186,7 +186,8 @@ def codes_of(x):
     up = np.float32(2.0**100 if np.abs(x).max() < 2.0**-100 else 1)
     most = np.abs(x).max() * up
     by = np.float32(LARGEST_CODE) / most if most > 0 else np.float32(0)
-    return np.rint(x * up * by).astype(np.int64), most / LARGEST_CODE, 1 / up
+    unit = most / np.float32(LARGEST_CODE)
+    return np.rint(x * up * by).astype(np.int64), unit, np.float32(1) / up
 
 
 @pytest.mark.quick

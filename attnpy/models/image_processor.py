@@ -119,8 +119,8 @@ class ImageProcessor:
     >>> picture = np.full((4, 6, 3), 255, np.uint8)
     >>> processor(picture).shape
     (4, 4, 3)
-    >>> processor([picture, picture]).max()
-    np.float32(1.0)
+    >>> float(processor([picture, picture]).max())
+    1.0
     """
 
     size: int | tuple[int, int] | None

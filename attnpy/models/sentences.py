@@ -126,8 +126,8 @@ class SentenceEncoder:
     (3, 16)
     >>> bool((encoder.encode("dogs bark") == vectors[1]).all())
     True
-    >>> encoder.search("dogs bark", vectors, top_k=2).indices[0]
-    np.int64(1)
+    >>> int(encoder.search("dogs bark", vectors, top_k=2).indices[0])
+    1
     """
 
     model: BertEncoder | CausalDecoder

@@ -76,7 +76,7 @@ py_parse_number(PyObject *object, const char *name, double *number)
 int
 py_parse_integer(PyObject *object, const char *name, int64_t *number, int *overflow)
 {
-    PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
+    PyObject *index = py_is_boolean(object) ? NULL : PyNumber_Index(object);
 
     if (index == NULL) {
         if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)) {

@@ -3,6 +3,7 @@
 
 #include "core/cpu.h"
 #include "python/numbers.h"
+#include "python/objects.h"
 #include "python/settings.h"
 
 static const char *const option_names[] = {
@@ -257,7 +258,7 @@ parse_dropout(PyObject *dropout, PyObject *seed, attn_problem *p)
         }
         return p->dropout > 0 ? -1 : 0;
     }
-    index = PyBool_Check(seed) ? NULL : PyNumber_Index(seed);
+    index = py_is_boolean(seed) ? NULL : PyNumber_Index(seed);
     if (index == NULL) {
         PyErr_Format(PyExc_TypeError, "dropout_seed: expected an integer, got %s",
                      Py_TYPE(seed)->tp_name);
