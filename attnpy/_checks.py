@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 LARGEST_POSITION = 2**53
 
 
-def array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Return an array; a masked one is refused, because its mask would be lost."""
+def array(values: ArrayLike, name: str, kind: str = "an array") -> NDArray[Any]:
+    """Return an array; a masked one is refused, because its mask would be lost.
+
+    So is what is neither an array nor a sequence nor a number, such as None.
+    """
     if type(values) is np.ndarray:
         return values
     if _has_mask(values):
@@ -34,12 +37,17 @@ def array(values: ArrayLike, name: str) -> NDArray[Any]:
             "numpy.ma.MaskedArray, whose filled() returns one"
         )
     try:
-        return np.asarray(values)
+        found = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
         better = unreadable(values, name)
         if better is None:
             raise
         raise better from error
+    # An integer of many digits is an object, too.
+    if found.ndim == 0 and found.dtype.kind in "OSU" and not isinstance(values, int):
+        got = "None" if values is None else type(values).__name__
+        raise TypeError(f"{name}: expected {kind}, got {got}")
+    return found
 
 
 def unreadable(values: object, name: str) -> Exception | None:
@@ -134,7 +142,7 @@ def integers(
     high: int = LARGEST_POSITION,
 ) -> NDArray[np.int64]:
     """Return integers of any shape as int64."""
-    numbers = array(values, name)
+    numbers = array(values, name, "integers")
     if numbers.size == 0:  # an empty list has a floating dtype
         return numbers.astype(np.int64)
     if numbers.dtype.kind not in "iu" and type(values) is not int:

@@ -228,7 +228,7 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         If `mode` is neither.
 
     Examples
@@ -238,8 +238,7 @@ def show_config(mode: str = "stdout") -> dict[str, Any] | None:
     >>> config["tier"] in config["tiers"]
     True
     """
-    if mode not in ("stdout", "dicts"):
-        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    _checks.one_of(mode, "mode", ("stdout", "dicts"))
     import platform  # here, because it would slow every import of attnpy
 
     core = _attnpy.config()

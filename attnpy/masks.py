@@ -8,7 +8,7 @@ other cases, for other libraries, and for looking at. Masks combine with ``&`` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -439,9 +439,12 @@ def _checked_window(window: Window | None) -> list[int | None]:
     """Return both sides of a window, limited so that sums with positions fit int64."""
     if window is None:
         return [None, None]
-    if isinstance(window, str) or not isinstance(window, Iterable):
+    try:
+        sides = None if isinstance(window, (str, Set)) else list(window)
+    except TypeError:  # such as an array without axes
+        sides = None
+    if sides is None:
         raise TypeError(f"window: expected (left, right), got {type(window).__name__}")
-    sides = list(window)
     if len(sides) != 2:
         raise ValueError(f"window: expected (left, right), got {window!r}")
     return [

@@ -265,6 +265,7 @@ class PagedKVCache(KVCache):
         self.num_kv_heads, self.head_dim = pool.key.shape[1::2]
         self.value_head_dim = pool.value.shape[3]
         self.growable = True
+        _checks.memory("batch_size", np.int64, (self.batch_size,))
         self._lengths = np.zeros(self.batch_size, np.int64)
         self._held = (Held(),) * self.batch_size
 

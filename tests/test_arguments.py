@@ -30,6 +30,7 @@ from attnpy import (
 )
 from attnpy.cache import KVCache
 from attnpy.layers import MultiHeadAttention, SelfAttention
+from attnpy.pages import PagedKVCache, PagePool
 from attnpy.random import dropout_mask
 from attnpy.view import head_view
 
@@ -159,6 +160,27 @@ def test_so_are_lists_of_such_arrays():
         masks.padding([1, np.ma.masked], 3)
 
 
+NO_ARRAYS = {
+    "layer": ("x", "an array", attnpy.MultiHeadAttention(6, 2)),
+    "gradients": ("x", "an array", attnpy.MultiHeadAttention(6, 2).vjp),
+    "stack": ("x", "an array", attnpy.blocks.Encoder(1, 6, 2, 6)),
+    "context": ("context", "an array", attnpy.MultiHeadAttention(6, 2).project_context),
+    "logits": ("logits", "an array", lambda x: attnpy.training.cross_entropy(x, [0])),
+    "tokens": ("token_ids", "integers", attnpy.blocks.Embedding(3, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    "given", [None, "abc", {"x": 1}, object()], ids=lambda x: type(x).__name__
+)
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_what_is_no_array_is_named_by_its_type(name, given):
+    argument, kind, call = NO_ARRAYS[name]
+    got = "None" if given is None else type(given).__name__
+    with pytest.raises(TypeError, match=rf"^{argument}: expected {kind}, got {got}$"):
+        call(given)
+
+
 def test_ragged_lists_name_the_argument():
     ragged = [[1.0, 2.0, 3.0, 4.0], [1.0]]
     with refused(ValueError, "x"):
@@ -214,6 +236,8 @@ HUGE = 10**12
         ("KVCache", lambda: KVCache(10**30, 1, 0, 64)),
         ("max_length, embed_dim", lambda: positions.Learned(0, 10**30)),
         ("total", lambda: masks.document_ids([1], 10**15)),
+        ("batch_size", lambda: PagedKVCache(PagePool(1, 1, 1), 2**40)),
+        ("batch_size", lambda: PagedKVCache(PagePool(1, 1, 1), 10**30)),
         ("num_keys", lambda: masks.causal(0, _checks._memory_size() // 4)),
         ("ids", lambda: masks.document(ONES)),
         ("q_offset, num_queries, num_keys", lambda: masks.causal(8, q_offset=ONES)),
@@ -291,6 +315,18 @@ def test_a_mask_of_no_weights_is_there_at_once():
 def test_what_is_no_sequence_is_named(name, call):
     with refused(TypeError, name):
         call(5)
+
+
+@pytest.mark.parametrize("window", ["10", {1, 2}, np.array(1), 3])
+def test_a_window_has_a_left_and_a_right(window):
+    with refused(TypeError, "window"):
+        masks.window(3, 3, window)
+
+
+@pytest.mark.parametrize(("mode", "error"), [("table", ValueError), (X, TypeError)])
+def test_a_configuration_is_printed_or_returned(mode, error):
+    with refused(error, "mode"):
+        attnpy.show_config(mode=mode)
 
 
 def layers():

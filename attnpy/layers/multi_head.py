@@ -768,11 +768,12 @@ class MultiHeadAttention:
                 f"value: expected as many tokens as the context, {tokens.shape[:-1]}, "
                 f"got {values.shape[:-1]}"
             )
-        key = project_heads(tokens, self.W_k, self.b_k, self.num_kv_heads, num_threads)
+        n_heads = self.num_kv_heads
+        with _checks.renamed(x="context"):
+            key = project_heads(tokens, self.W_k, self.b_k, n_heads, num_threads)
         key = normalized_heads(self.k_norm, key, num_threads)
-        projected = project_heads(
-            values, self.W_v, self.b_v, self.num_kv_heads, num_threads
-        )
+        with _checks.renamed(x="context" if value is None else "value"):
+            projected = project_heads(values, self.W_v, self.b_v, n_heads, num_threads)
         batch_size, n_heads, n_tokens, size = key.shape
         with _checks.renamed(lengths="kv_lengths"):
             return KVCache(
