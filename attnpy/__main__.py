@@ -337,6 +337,12 @@ def sort_out(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compute attention for the arrays in a file and write the results to another."""
     sort_out(options)
+    if os.path.exists(options.output) and os.path.samefile(
+        options.input, options.output
+    ):
+        raise InputError(
+            f"--output: expected another file than the input, got {options.output!r}"
+        )
     arrays = read_arrays(options.input)
     if options.q_offset is not None:
         if "q_offset" in arrays:

@@ -389,6 +389,15 @@ def test_unwritable_output_gives_one_line(file, output):
     assert os.listdir(file.parent) == ["in.npz"]
 
 
+def test_the_input_is_not_overwritten(file, call):
+    content = file.read_bytes()
+    link = file.with_name("link.npz")
+    link.symlink_to(file)
+    for output in ("in.npz", file, "link.npz"):
+        assert_fails(call("run", "in.npz", "-o", output), "--output: expected another")
+    assert file.read_bytes() == content
+
+
 def test_the_installed_command_is_the_same_program():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     command = re.search(r"\[project.scripts\]\nattnpy = \"(.*)\"\n", text)
