@@ -221,6 +221,12 @@ HUGE = 10**12
                 [1], 10**18
             ),
         ),
+        (
+            "num_samples, num_tokens",
+            lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9).generate(
+                [1], 2, temperature=1, rng=np.random.default_rng(0), num_samples=10**30
+            ),
+        ),
         ("num_queries", lambda: positions.query_positions(10**15, 3)),
         ("length, embed_dim", lambda: positions.sinusoidal(HUGE, HUGE)),
         ("max_length, embed_dim", lambda: positions.Learned(HUGE, 10**6)),
@@ -327,6 +333,48 @@ def test_a_window_has_a_left_and_a_right(window):
 def test_a_configuration_is_printed_or_returned(mode, error):
     with refused(error, "mode"):
         attnpy.show_config(mode=mode)
+
+
+BERT = {"vocab_size": 9, "max_length": 8}
+WRONG = {
+    "pooler_norm": lambda: models.BertEncoder(1, 4, 1, 4, **BERT, pooler_norm="x"),
+    "token_dense": lambda: models.BertEncoder(1, 4, 1, 4, **BERT, token_dense=1),
+    "word_dense": lambda: models.BertEncoder(1, 4, 1, 4, **BERT, word_dense=None),
+    "word_tied": lambda: models.BertEncoder(1, 4, 1, 4, **BERT, word_tied=[]),
+    "word_bias": lambda: models.BertEncoder(1, 4, 1, 4, **BERT, word_bias=X),
+    "return_weights": lambda: models.BertEncoder(1, 4, 1, 4, **BERT)(
+        [1], return_weights=X
+    ),
+    "return_hidden_states": lambda: models.BertEncoder(1, 4, 1, 4, **BERT)(
+        [1], return_hidden_states=X
+    ),
+    "softcap": lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9, softcap="30"),
+    "qk_norm": lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9, qk_norm=X),
+    "norm_after": lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9, norm_after=X),
+    "parallel": lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9, parallel=X),
+    "temperature": lambda: models.CausalDecoder(1, 4, 1, 4, vocab_size=9).generate(
+        [1], 2, temperature=[[1, 2], [3]]
+    ),
+    "documents": lambda: models.maxsim(X, None),
+    "image_mean": lambda: models.ImageProcessor(image_mean=np.array(0.5)),
+    "images": lambda: models.ImageProcessor()(np.array(1.0)),
+    "no_decay": lambda: training.AdamW({"x": np.ones(2)}, no_decay=[["x"]]),
+    "optimizer": lambda: training.save("run", {"x": np.ones(2)}, {}),
+    "num_class_tokens": lambda: models.ImageEncoder(1, 4, 1, 4, num_class_tokens=X),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_models_wrong_argument_is_named(name):
+    with refused(TypeError, name):
+        WRONG[name]()
+
+
+def test_an_option_of_what_a_model_lacks_is_checked_too():
+    with refused(ValueError, "softcap"):
+        models.CausalDecoder(1, 4, 1, 4, vocab_size=9, softcap=-1)
+    with refused(ValueError, "expert_dim"):
+        models.CausalDecoder(1, 4, 1, 4, vocab_size=9, expert_dim=X)
 
 
 def layers():

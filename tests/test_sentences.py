@@ -1030,13 +1030,28 @@ def test_an_encoder_is_made_of_its_parts_too(encoder):
         ({"pooling": "middle"}, "pooling: expected .* got 'middle'"),
         ({"truncation_side": "up"}, "truncation_side: expected"),
         ({"similarity_fn_name": "x"}, "similarity_fn_name: expected"),
-        ({"default_prompt_name": "x"}, "prompt_name: expected None, as ther"),
+        ({"default_prompt_name": "x"}, "default_prompt_name: expected None, as ther"),
         ({"truncate_dim": 0}, "truncate_dim: expected at least 1"),
     ):
         with pytest.raises(ValueError, match=words):
             SentenceEncoder(model, copy.deepcopy(encoder.tokenizer), **options)
+    for name, wrong in (
+        *(("pooling", None), ("pooling", np.array(1))),
+        *(("steps", None), ("steps", ["normalize"])),
+    ):
+        with refused(TypeError, name):
+            SentenceEncoder(model, copy.deepcopy(encoder.tokenizer), **{name: wrong})
+    for options in ({"prompt_name": ["x"]}, {"task": ["x"]}):
+        with refused(ValueError, *options):
+            encoder.encode("text", **options)
+    with refused(TypeError, "num_threads"):
+        encoder.encode("text", num_threads=np.ones(2))
     with pytest.raises(AttributeError, match="expected one of its attributes model, t"):
         encoder.normalise = True
+
+
+def test_a_batch_of_any_number_is_all_texts(encoder):
+    assert_same_bits(encoder.encode(TEXTS, batch_size=10**30), encoder.encode(TEXTS))
 
 
 # ---- The example ---------------------------------------------------------------------

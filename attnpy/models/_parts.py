@@ -9,6 +9,7 @@ import numpy as np
 
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._attention import attention
+from attnpy._quoting import quoted
 from attnpy.blocks import FeedForward, MixtureOfExperts
 from attnpy.blocks.experts import EXPERT_BYTES
 from attnpy.norms import RMSNorm
@@ -60,7 +61,7 @@ def set_qk_norms(
     dtype: DTypeLike,
 ) -> None:
     """Give queries and keys norms: of each head, of all heads of a token, or none."""
-    if qk_norm == "all heads":
+    if isinstance(qk_norm, str) and qk_norm == "all heads":
         n_heads = mha.num_heads, mha.num_kv_heads
     elif _checks.flag(qk_norm, "qk_norm"):
         n_heads = 1, 1
@@ -77,13 +78,14 @@ def set_norms(
     parallel: bool | Literal["one norm"],
 ) -> None:
     """Put norms after attention and network, and those two side by side."""
-    if norm_after == "only" or _checks.flag(norm_after, "norm_after"):
+    is_only = isinstance(norm_after, str) and norm_after == "only"
+    if is_only or _checks.flag(cast("bool", norm_after), "norm_after"):
         layer.after_1, layer.after_3 = (
             copy.deepcopy(norm) for norm in (layer.norm_1, layer.norm_3)
         )
-    if norm_after == "only":
+    if is_only:
         layer.norm_1 = layer.norm_3 = None
-    if parallel == "one norm":
+    if isinstance(parallel, str) and parallel == "one norm":
         layer.parallel, layer.norm_3 = True, None
     else:
         layer.parallel = _checks.flag(parallel, "parallel")
@@ -114,9 +116,9 @@ def set_experts(
             ("dense_layers", sorted(dense), []),
             ("router_bias", router_bias, False),
         ):
-            if given != usual:
+            if given is not None if usual is None else given != usual:
                 raise ValueError(
-                    f"{name}: expected {usual} without num_experts, got {given}"
+                    f"{name}: expected {usual} without num_experts, got {quoted(given)}"
                 )
         return
     if num_experts_per_token is None:

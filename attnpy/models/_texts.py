@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from attnpy import _machine
+from attnpy import _checks, _machine
 from attnpy._quoting import listed, quoted
 from attnpy.checkpoints.reading import judged_elsewhere
 
@@ -76,7 +77,7 @@ def windows(
     ):
         raise TypeError(f"{name}: expected {kind}, got {type(texts).__name__}")
     remaining, begin = iter(texts), 0
-    while window := list(itertools.islice(remaining, n)):
+    while window := list(itertools.islice(remaining, min(n, sys.maxsize))):
         yield [check(item, f"{name}[{begin + i}]") for i, item in enumerate(window)]
         begin += len(window)
 
@@ -92,9 +93,9 @@ def prompt(
     name = usual if name is None else name
     if name is None:
         return ""
-    if name not in prompts:
+    if not isinstance(name, str) or name not in prompts:
         known = f"one of {listed(prompts)}" if prompts else "None, as there is none"
-        raise ValueError(f"prompt_name: expected {known}, got {name!r}")
+        raise ValueError(f"prompt_name: expected {known}, got {quoted(name)}")
     return text(prompts[name], f"prompts[{quoted(name)}]")
 
 
@@ -114,8 +115,10 @@ def encoded(
     tokenizer: Any, texts: Sequence[str | tuple[str, str]], num_threads: int | None
 ) -> list[Any]:
     """Return the tokens of texts, or of pairs of them: with `ids` and `type_ids`."""
+    n = _machine.get_num_threads() if num_threads is None else num_threads
+    n_threads = _checks.count(n, "num_threads")
     with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
-        if (_machine.get_num_threads() if num_threads is None else num_threads) == 1:
+        if n_threads == 1:
             return [
                 tokenizer.encode(*((item,) if isinstance(item, str) else item))
                 for item in texts

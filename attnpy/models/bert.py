@@ -446,11 +446,16 @@ class BertEncoder:
             "dtype": dtype,
             "rng": rng,
         }
+        has_norm = _checks.flag(pooler_norm, "pooler_norm")
+        dense_tokens = _checks.flag(token_dense, "token_dense")
+        dense = _checks.flag(word_dense, "word_dense")
+        is_tied = _checks.flag(word_tied, "word_tied")
+        has_bias = _checks.flag(word_bias, "word_bias")
         self.pooler_weight = self.pooler_bias = self.pooler_norm = None
         if _checks.flag(pooler, "pooler"):
             self.pooler_weight = table(embed_dim, "embed_dim", embed_dim)
             self.pooler_bias = self._zeros(embed_dim) if head_bias else None
-            if _checks.flag(pooler_norm, "pooler_norm"):
+            if has_norm:
                 self.pooler_norm = LayerNorm(
                     embed_dim, eps=eps, bias=norm_bias, dtype=dtype
                 )
@@ -462,12 +467,9 @@ class BertEncoder:
         self.token_head = self.word_head = None
         if num_token_labels is not None:
             n_labels = _checks.count(num_token_labels, "num_token_labels")
-            dense = _checks.flag(token_dense, "token_dense")
-            self.token_head = TokenHead(embed_dim, n_labels, dense=dense, **how)
+            self.token_head = TokenHead(embed_dim, n_labels, dense=dense_tokens, **how)
         if _checks.flag(masked_words, "masked_words"):
-            how["bias"] = _checks.flag(word_bias, "word_bias")
-            dense = _checks.flag(word_dense, "word_dense")
-            is_tied = _checks.flag(word_tied, "word_tied")
+            how["bias"] = has_bias
             if is_tied and not dense and width != embed_dim:
                 raise ValueError(
                     "word_dense: expected True with word_tied and embedding_dim, got "
@@ -980,7 +982,8 @@ class BertEncoder:
                 tokens, existing, encode, self.token_embedding, num_threads
             )
 
-        if return_weights or return_hidden_states:
+        asked = _checks.flag(return_weights, "return_weights")
+        if asked or _checks.flag(return_hidden_states, "return_hidden_states"):
             return run(...)
         return _embedding.run_parts(ids, ends, run, num_threads)
 

@@ -302,7 +302,7 @@ class CausalDecoder(sampling.LanguageModel):
             self.decoder.layers, dtype, window=window, rotary=rotary, scale=scale
         )
         self.rotary, self.window, self.scale = rotary, window, scale
-        self.softcap = softcap
+        self.softcap = _factor(softcap, "softcap")
         self.logit_softcap = _factor(logit_softcap, "logit_softcap")
         self.embedding_scale = _factor(embedding_scale, "embedding_scale")
         self.logit_scale = _factor(logit_scale, "logit_scale")

@@ -280,7 +280,7 @@ class ImageProcessor:
 def is_one(images: Any) -> bool:
     """Tell a single picture from several, which have one axis more."""
     if isinstance(images, np.ndarray):
-        return images.ndim == 3
+        return images.ndim in (0, 3)
     if hasattr(images, "__array_interface__") or isinstance(images, str | bytes):
         return True
     if not isinstance(images, Iterable):
@@ -320,7 +320,7 @@ def check_size(processor: object, image_size: tuple[int, int]) -> None:
 
 def _checked(image: ArrayLike, name: str) -> NDArray[np.uint8]:
     """Return a picture as an array (H, W, 3)."""
-    picture = np.asarray(image)
+    picture = _checks.array(image, name)
     if picture.dtype != np.uint8:
         raise TypeError(
             f"{name}: expected a picture of dtype uint8, numbers from 0 to 255, got "
@@ -360,7 +360,10 @@ def _channels(
     """Return a number for each channel."""
     if values is None:
         return None
-    numbers = list(values) if isinstance(values, Iterable) else [values] * 3
+    if isinstance(values, Iterable):
+        numbers = _checks.items(values, name, "3 numbers")
+    else:
+        numbers = [values] * 3
     if len(numbers) != 3:
         raise ValueError(f"{name}: expected 3 numbers, got {len(numbers)}")
     return tuple(_checks.above(x, name, -math.inf) for x in numbers)

@@ -423,7 +423,8 @@ def maxsim(
     if isinstance(documents, (list, tuple)) and documents:
         is_one = np.ndim(documents[0]) == 1
     scores = []
-    for i, document in enumerate([documents] if is_one else documents):
+    several = [documents] if is_one else documents
+    for i, document in enumerate(_checks.items(several, "documents", "arrays")):
         name = "documents" if is_one else f"documents[{i}]"
         tokens = _similarity.vectors(document, name, own.shape[1])
         if tokens.ndim != 2:

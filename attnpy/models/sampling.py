@@ -92,10 +92,9 @@ def sample(
     array([0, 1, 2])
     """
     scores = checked_scores(logits)
-    if np.ndim(temperature) > 0 or temperature != 0:
-        temperature = _checks.above(temperature, "temperature", -math.inf)
-        if temperature < 0:
-            raise ValueError(f"temperature: expected at least 0, got {temperature}")
+    temperature = _checks.above(temperature, "temperature", -math.inf)
+    if temperature < 0:
+        raise ValueError(f"temperature: expected at least 0, got {temperature}")
     n_kept = scores.shape[-1] if top_k is None else _checks.count(top_k, "top_k")
     share = 1.0 if top_p is None else _checks.above(top_p, "top_p", 0)
     if share > 1:
@@ -460,7 +459,9 @@ def stream(
     else:
         caches = self._checked_caches(caches)
         _check_past(caches, ends, longest)
-    known = np.zeros((len(batch) * n, batch.shape[1] + num_tokens), np.int64)
+    shape = len(batch) * n, batch.shape[1] + num_tokens
+    _checks.memory("num_samples, num_tokens", np.int64, shape)
+    known = np.zeros(shape, np.int64)
     known[:, : batch.shape[1]] = np.repeat(batch, n, axis=0)
     steps = _begin(
         self, known, np.repeat(ends, n), caches, draw, stops, num_threads,

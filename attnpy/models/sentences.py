@@ -195,7 +195,12 @@ class SentenceEncoder:
         self._check_parts()
         self.pooling = _checked_modes(pooling)
         self.include_prompt = _checks.flag(include_prompt, "include_prompt")
-        self.steps = tuple(steps)
+        self.steps = tuple(_checks.items(steps, "steps", "functions"))
+        for step in self.steps:
+            if not callable(step):
+                raise TypeError(
+                    f"steps: expected functions of vectors, got {type(step).__name__}"
+                )
         n_special = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.max_length = model.max_tokens if max_length is None else max_length
         _sentence_folder.check_length(
@@ -208,7 +213,8 @@ class SentenceEncoder:
             _checks.mapping({} if prompts is None else prompts, "prompts")
         )
         self.default_prompt_name = default_prompt_name
-        self._prompt(None, None)
+        with _checks.renamed(prompt_name="default_prompt_name"):
+            self._prompt(None, None)
         self.similarity_fn_name = _checks.one_of(
             similarity_fn_name, "similarity_fn_name", tuple(_similarity.FUNCTIONS)
         )
@@ -737,7 +743,7 @@ class SentenceEncoder:
         """Return the model of a task."""
         if task is None and len(self.tasks) < 2:
             return self.model
-        if task is None or task not in self.tasks:
+        if not isinstance(task, str) or task not in self.tasks:
             known = " or ".join(map(repr, self.tasks))
             wanted = known or "None, as from_pretrained(tasks=...) read no adapters"
             raise ValueError(f"task: expected {wanted}, got {quoted(task)}")
@@ -944,7 +950,8 @@ def _is_numbers(values: object) -> TypeGuard[Array]:
 
 
 def _checked_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
-    modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+    given = [pooling] if isinstance(pooling, str) else pooling
+    modes = tuple(_checks.items(given, "pooling", "modes"))
     if not modes:
         raise ValueError("pooling: expected at least one mode, got none")
     for mode in modes:

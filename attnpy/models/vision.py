@@ -212,9 +212,9 @@ class ImageEncoder:
                 f"patch_size: expected at most the image_size {self.image_size}, got "
                 f"{patch}"
             )
-        if num_class_tokens not in (0, 1) or isinstance(num_class_tokens, bool):
+        if _checks.size(num_class_tokens, "num_class_tokens") > 1:
             raise ValueError(
-                f"num_class_tokens: expected 0 or 1, got {num_class_tokens!r}"
+                f"num_class_tokens: expected 0 or 1, got {num_class_tokens}"
             )
         n_first = num_class_tokens + _checks.flag(distilled, "distilled")
         if distilled and not num_class_tokens:

@@ -172,6 +172,9 @@ def load(
 
 
 def _prefixed(optimizer: AdamW) -> dict[str, Array]:
+    if not isinstance(optimizer, optimizers.AdamW):
+        kind = type(optimizer).__name__
+        raise TypeError(f"optimizer: expected an AdamW, got {kind}")
     return {PREFIX + name: array for name, array in optimizer.state_dict().items()}
 
 

@@ -161,7 +161,12 @@ class AdamW:
         self.weight_decay = _not_negative(weight_decay, "weight_decay")
         if isinstance(no_decay, str):
             raise TypeError("no_decay: expected a sequence of names, got str")
-        self.no_decay = frozenset(_checks.items(no_decay, "no_decay", "names"))
+        names = _checks.items(no_decay, "no_decay", "names")
+        for name in names:
+            if not isinstance(name, str):
+                kind = type(name).__name__
+                raise TypeError(f"no_decay: expected a sequence of names, got a {kind}")
+        self.no_decay = frozenset(names)
         if unknown := self.no_decay - self.parameters.keys():
             raise ValueError(
                 f"no_decay: expected names of parameters, got {sorted(unknown)}"
