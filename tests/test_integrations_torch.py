@@ -321,6 +321,22 @@ def test_a_gradient_of_a_gradient_is_refused(traced):
         gradient.sum().backward()
 
 
+def test_a_gradient_of_a_gradient_is_computed_as_the_error_says():
+    def second():
+        query = tensors[0].clone().requires_grad_()
+        output = torch.nn.functional.scaled_dot_product_attention(query, *tensors[1:])
+        (gradient,) = torch.autograd.grad(output.sum(), query, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), query)[0]
+
+    tensors = torch.randn(3, 1, 2, 5, 4)  # query, key and value (B, H, L, D)
+    with accelerate(), pytest.raises(NotImplementedError, match=r"attention=False\)"):
+        second()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with accelerate(attention=False):
+            found = second()
+        torch.testing.assert_close(found, second())
+
+
 @pytest.mark.quick
 def test_calls_leave_nothing_behind():
     def call():

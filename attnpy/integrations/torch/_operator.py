@@ -212,7 +212,8 @@ def refuse_second(*_: Any) -> Any:
     """Say that gradients have no gradients."""
     raise NotImplementedError(
         "attnpy.integrations.torch: expected first derivatives only, got the gradient "
-        "of attention's gradient, which attnpy does not have"
+        "of attention's gradient: accelerate(attention=False) leaves attention to "
+        "PyTorch, whose SDPBackend.MATH has it"
     )
 
 
