@@ -15,7 +15,8 @@
 #define READY_FIRST 1
 #define BYTE_PANEL 4
 #define BYTE_VECTORS 2
-#define BYTE_ROWS 2
+#define BYTE_ROWS 4
+#define BYTE_SUMS 8
 #define BYTE_COLUMNS 64
 #include "vec/avx2_f32.h"
 

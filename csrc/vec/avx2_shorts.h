@@ -10,9 +10,11 @@ typedef __m128i v_narrow;
 
 static inline v_sums v_zero_sums(void) { return _mm256_setzero_si256(); }
 
+/* Compilers would multiply much before they add, for which there are too few registers. */
 static inline v_sums v_add_pairs(v_sums sum, v_shorts a, v_shorts b)
 {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+    return sum;
 }
 
 static inline v_real v_float_sums(v_sums a) { return _mm256_cvtepi32_ps(a); }

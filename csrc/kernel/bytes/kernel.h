@@ -49,12 +49,16 @@ sum_lanes(const attn_byte_product *m)
     sum_pairs(m);
 }
 
-/* Rows are taken BYTE_ROWS at a time or, if they are fewer, one by one. */
+/* Rows are taken BYTE_ROWS at a time or, if they are fewer, one by one, or two. */
 static void
 score_rows(const attn_byte_product *m)
 {
     if (m->n_rows < BYTE_ROWS) {
-        score_keys(m, 1);
+        if (!BYTE_DIGITS && BYTE_ROWS > 2 && m->n_rows == 2) {
+            score_keys(m, 2);
+        } else {
+            score_keys(m, 1);
+        }
         return;
     }
 #if BYTE_DIGITS
@@ -79,6 +83,8 @@ sum_rows(const attn_byte_product *m)
                     k + (left < ATTN_CODE_UNIT ? left : ATTN_CODE_UNIT));
         if (!BYTE_DIGITS && m->n_rows >= BYTE_ROWS) {
             sum_values(m, k, BYTE_ROWS);
+        } else if (!BYTE_DIGITS && BYTE_ROWS > 2 && m->n_rows == 2) {
+            sum_values(m, k, 2);
         } else {
             sum_values(m, k, 1);
         }

@@ -4,7 +4,7 @@
 #define ATTN_KERNEL_BYTES_LANES_H
 
 #include "kernel/bytes/results.h"
-#include "kernel/bytes/rows.h"
+#include "kernel/bytes/row_values.h"
 
 #ifndef BYTE_DIGITS
 #define BYTE_DIGITS 0 /* are bytes multiplied in fours, by kernel/bytes/digits.h? */

@@ -231,7 +231,7 @@ sum_four_rows(const attn_byte_product *product)
         add_weights(&m, r, r + QUAD, chained, m.bytes.n);
         for (; d < m.bytes.dim; d += NARROW) {
             for (ptrdiff_t k = 0; k < m.bytes.n; k += ATTN_CODE_UNIT) {
-                sum_columns(&m, k, r, d, QUAD, 1, true);
+                sum_narrow_columns(&m, k, r, d, QUAD);
             }
         }
     }

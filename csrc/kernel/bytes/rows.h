@@ -1,35 +1,79 @@
-/* Row form: the products of few rows of codes with bytes. Keys and values are read in the order
- * of memory. */
+/* Row form: scores, the products of few rows of codes with keys, which are read in the order of
+ * memory. */
 #ifndef ATTN_KERNEL_BYTES_ROWS_H
 #define ATTN_KERNEL_BYTES_ROWS_H
 
 #include "kernel/bytes/prefetch.h"
 #include "kernel/bytes/round.h"
 
+#ifndef BYTE_SUMS
+#define BYTE_SUMS (BYTE_ROWS * FOLD > 8 ? BYTE_ROWS * FOLD : 8) /* in registers */
+#endif
+
 enum {
     NARROW = 2 * LANES, /* bytes that are widened at a time */
-    MOST_SUMS = BYTE_ROWS * FOLD > 8 ? BYTE_ROWS * FOLD : 8 /* vectors, in registers */
+    MOST_SUMS = BYTE_SUMS
 };
 
-/* Adds the products of NARROW dimensions of FOLD keys and some rows; `some` has fewer left. */
+/* Copies the last n bytes of a row, fewer than NARROW, behind n_row others. Bytes before `to` may
+ * change, NARROW - n of them. */
 static INLINE void
-add_dimensions(v_sums *sums, const int8_t *const *at, ptrdiff_t d, ptrdiff_t left,
-               const char *codes, ptrdiff_t code_row, const int rows, const bool some)
+copy_end(int8_t *to, const int8_t *at, ptrdiff_t n, ptrdiff_t n_row)
 {
+    if (n_row + n >= NARROW) { /* faster than a call */
+        memcpy(to + n - NARROW, at + n - NARROW, NARROW);
+    } else {
+        memcpy(to, at, (size_t)n);
+    }
+}
+
+/* Copies dimensions first .. end - 1 of keys, with zeros up to a whole vector, and points there. */
+static NOINLINE void
+copy_keys(const int8_t **at, ptrdiff_t first, ptrdiff_t end, int8_t *to)
+{
+    ptrdiff_t left = (end - first) % NARROW, whole = end - left;
+
+    for (int i = 0; i < FOLD; i++, to += ATTN_CODE_DIMS) {
+        const int8_t *from = at[i];
+        at[i] = to - first;
+        for (ptrdiff_t d = first; d < whole; d += NARROW) {
+            memcpy(to + d - first, from + d, NARROW);
+        }
+        memset(to + whole - first, 0, NARROW);
+        copy_end(to + whole - first, from + whole, left, whole);
+    }
+}
+
+/* sum[row * FOLD + i] = the sums over dimensions d .. end - 1 of some keys, in whole vectors. */
+static INLINE void
+sum_keys(v_sums *sum, const int8_t *const *at, ptrdiff_t d, ptrdiff_t end,
+         const char *codes, ptrdiff_t code_row, const int rows, const int keys)
+{
+    v_sums sums[MOST_SUMS];
     v_shorts key[FOLD];
 
-    UNROLLED for (int i = 0; i < FOLD; i++)
+    UNROLLED for (int i = 0; i < rows * keys; i++)
     {
-        key[i] =
-            v_widen(some ? v_load_some(at[i] + d, left) : v_load_narrow(at[i] + d));
+        sums[i] = v_zero_sums();
     }
-    UNROLLED for (int r = 0; r < rows; r++)
-    {
-        v_shorts query = v_load_shorts(codes + 2 * (r * code_row + d));
-        UNROLLED for (int i = 0; i < FOLD; i++)
+    for (; d < end; d += NARROW) {
+        UNROLLED for (int i = 0; i < keys; i++)
         {
-            sums[r * FOLD + i] = v_add_pairs(sums[r * FOLD + i], query, key[i]);
+            key[i] = v_widen(v_load_narrow(at[i] + d));
         }
+        UNROLLED for (int r = 0; r < rows; r++)
+        {
+            v_shorts query = v_load_shorts(codes + 2 * (r * code_row + d));
+            UNROLLED for (int i = 0; i < keys; i++)
+            {
+                v_sums *to = sums + r * keys + i;
+                *to = v_add_pairs(*to, query, key[i]);
+            }
+        }
+    }
+    UNROLLED for (int i = 0; i < rows * keys; i++)
+    {
+        sum[i / keys * FOLD + i % keys] = sums[i];
     }
 }
 
@@ -38,29 +82,23 @@ add_dimensions(v_sums *sums, const int8_t *const *at, ptrdiff_t d, ptrdiff_t lef
 static INLINE void
 sum_dimensions(const attn_byte_product *m, const char *codes, ptrdiff_t k,
                ptrdiff_t first, ptrdiff_t end, v_sums folded[][LANES / FOLD],
-               const int rows, bool prefetches)
+               const int rows)
 {
+    const int keys = rows * FOLD > MOST_SUMS ? MOST_SUMS / rows : FOLD;
+    const attn_byte_rows *b = &m->bytes;
     const int8_t *at[FOLD];
-    v_sums sum[MOST_SUMS];
-    ptrdiff_t d = first;
+    v_sums sum[BYTE_ROWS * FOLD];
+    int8_t copies[NARROW + FOLD * ATTN_CODE_DIMS];
 
     UNROLLED for (int i = 0; i < FOLD; i++)
     {
-        ptrdiff_t key = k + i < m->bytes.n ? k + i : m->bytes.n - 1;
-        at[i] = m->bytes.at + key * m->bytes.row;
-        if (prefetches) {
-            prefetch_after(&m->bytes, key);
-        }
+        at[i] = b->at + (k + i < b->n ? k + i : b->n - 1) * b->row;
     }
-    UNROLLED for (int i = 0; i < rows * FOLD; i++)
-    {
-        sum[i] = v_zero_sums();
+    if ((end - first) % NARROW != 0) {
+        copy_keys(at, first, end, copies + NARROW);
     }
-    for (; d + NARROW <= end; d += NARROW) {
-        add_dimensions(sum, at, d, NARROW, codes, m->code_row, rows, false);
-    }
-    if (d < end) {
-        add_dimensions(sum, at, d, end - d, codes, m->code_row, rows, true);
+    for (int i = 0; i < FOLD; i += keys) {
+        sum_keys(sum + i, at + i, first, end, codes, m->code_row, rows, keys);
     }
     UNROLLED for (int r = 0; r < rows; r++)
     {
@@ -73,7 +111,7 @@ static INLINE void
 score_some_keys(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t r, const int rows)
 {
     const char *codes = m->codes + 2 * r * m->code_row;
-    v_real total[BYTE_ROWS] = {v_set1(0)};
+    float *to = m->sums + r * m->line + k;
     ptrdiff_t first = 0;
 
     do { /* there may be no dimension */
@@ -81,125 +119,33 @@ score_some_keys(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t r, const int 
         ptrdiff_t left = m->bytes.dim - first;
         ptrdiff_t end = first + (left < ATTN_CODE_DIMS ? left : ATTN_CODE_DIMS);
         for (int i = 0; i < LANES; i += FOLD) {
-            sum_dimensions(m, codes, k + i, first, end, folded, rows,
-                           r == 0 && first == 0);
+            sum_dimensions(m, codes, k + i, first, end, folded, rows);
         }
         UNROLLED for (int i = 0; i < rows; i++)
         {
-            v_real sum = v_float_sums(v_join(folded[i]));
-            total[i] = first == 0 ? sum : v_add(total[i], sum);
+            v_real score = v_float_sums(v_join(folded[i]));
+            if (first > 0) {
+                score = v_add(v_load(to + i * m->line), score);
+            }
+            if (end >= m->bytes.dim) {
+                score = v_mul(score, v_set1(m->factor[r + i]));
+                score = v_mul(score, v_load(m->scale + k));
+            }
+            v_store(to + i * m->line, score);
         }
         first = end;
     } while (first < m->bytes.dim);
-    UNROLLED for (int i = 0; i < rows; i++)
-    {
-        v_real score = v_mul(total[i], v_set1(m->factor[r + i]));
-        v_store(m->sums + (r + i) * m->line + k, v_mul(score, v_load(m->scale + k)));
-    }
 }
 
 static INLINE void
 score_keys(const attn_byte_product *m, const int rows)
 {
     for (ptrdiff_t k = 0; k < m->bytes.n; k += LANES) {
+        for (ptrdiff_t i = k; i < k + LANES && i < m->bytes.n; i++) {
+            prefetch_after(&m->bytes, i);
+        }
         for (ptrdiff_t r = 0; r < m->n_rows; r += rows) {
             score_some_keys(m, k, r, rows);
-        }
-    }
-}
-
-/* Adds to the sums of `zips` times NARROW columns from d on, or of fewer, some of one zip, what
- * values first .. end - 1 make. They are integers until the last one is added. */
-static INLINE void
-sum_columns(const attn_byte_product *m, ptrdiff_t first, ptrdiff_t r, ptrdiff_t d,
-            const int rows, const int zips, const bool some)
-{
-    const char *codes = m->codes + 2 * r * m->code_row;
-    float *sums = m->sums + r * m->line + d;
-    const attn_byte_rows *b = &m->bytes;
-    const int n_vec = 2 * zips;
-    ptrdiff_t left = b->dim - d < NARROW ? b->dim - d : NARROW;
-    bool last = first + ATTN_CODE_UNIT >= b->n;
-    ptrdiff_t end = last ? b->n : first + ATTN_CODE_UNIT;
-    v_sums sum[MOST_SUMS];
-
-    UNROLLED for (int i = 0; i < rows * n_vec; i++)
-    {
-        ptrdiff_t at = i % n_vec * LANES;
-        sum[i] = first > 0 && (!some || d + at < b->dim)
-                     ? v_load_sums(sums + i / n_vec * m->line + at)
-                     : v_zero_sums();
-    }
-    for (ptrdiff_t k = first; k < end; k += 2) {
-        const int8_t *low = b->at + k * b->row + d;
-        const int8_t *high = k + 1 < b->n ? low + b->row : low; /* times 0 */
-        v_shorts x[MOST_SUMS];
-        if (d == 0 && r == 0) {
-            prefetch_after(b, k);
-            prefetch_after(b, k + 1);
-        }
-        UNROLLED for (int z = 0; z < zips; z++)
-        {
-            ptrdiff_t at = z * NARROW;
-            if (some) {
-                v_zip(x, v_load_some(low, left), v_load_some(high, left));
-            } else {
-                v_zip(x + 2 * z, v_load_narrow(low + at), v_load_narrow(high + at));
-            }
-        }
-        UNROLLED for (int i = 0; i < rows; i++)
-        {
-            v_shorts weights = v_set1_shorts(codes + 2 * (i * m->code_row + k));
-            UNROLLED for (int v = 0; v < n_vec; v++)
-            {
-                v_sums *to = sum + i * n_vec + v;
-                *to = v_add_pairs(*to, weights, x[v]);
-            }
-        }
-    }
-    UNROLLED for (int i = 0; i < rows * n_vec; i++)
-    {
-        ptrdiff_t at = i % n_vec * LANES, row = i / n_vec;
-        float *to = sums + row * m->line + at;
-        if (some && d + at >= b->dim) {
-            continue;
-        }
-        if (last) {
-            v_real product = v_mul(v_float_sums(sum[i]), v_set1(m->unit[r + row]));
-            v_store(to, v_mul(product, v_set1(m->back[r + row])));
-        } else {
-            v_store_sums(to, sum[i]);
-        }
-    }
-}
-
-/* Adds weights first .. end - 1 of rows from r on, before r_end, to their totals. */
-static INLINE void
-add_weights(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t r_end, ptrdiff_t first,
-            ptrdiff_t end)
-{
-    for (; r < r_end; r++) {
-        float total = m->totals[r];
-        for (ptrdiff_t k = first; k < end; k++) {
-            ONE_BY_ONE;
-            total += m->weights[r * ATTN_BLOCK + k];
-        }
-        m->totals[r] = total;
-    }
-}
-
-static INLINE void
-sum_values(const attn_byte_product *m, ptrdiff_t first, const int rows)
-{
-    const int fit = MOST_SUMS / (2 * rows), zips = fit < 4 ? fit : 4;
-
-    for (ptrdiff_t r = 0; r < m->n_rows; r += rows) {
-        ptrdiff_t d = 0;
-        for (; d + zips * NARROW <= m->bytes.dim; d += zips * NARROW) {
-            sum_columns(m, first, r, d, rows, zips, false);
-        }
-        for (; d < m->bytes.dim; d += NARROW) {
-            sum_columns(m, first, r, d, rows, 1, true);
         }
     }
 }
