@@ -489,6 +489,28 @@ def test_threads_have_even_shares_of_a_product(
         assert count(1) == -(-n_rows // (256 if many_rows else 64))
 
 
+# Rows of a task in the form for many rows, which the CPU's default tier takes.
+MANY_ROWS = {"avx512": 256, "avx512_vnni": 256, "avx512_bf16": 256} | {
+    "avx_vnni": 128,
+    "avx2": 128,
+}
+
+
+@needs_test_hooks
+@pytest.mark.skipif(TIERS[0] not in MANY_ROWS, reason="has no such form, or own sizes")
+@pytest.mark.parametrize("packs", [False, True])
+def test_many_rows_take_the_form_for_them(packs):
+    weight = normal(64, 96)
+    call = functools.partial(
+        linear,
+        normal(1024, 64),
+        PackedWeight(weight) if packs else weight,
+        num_threads=1,
+    )
+    n = _attnpy.watch_tasks(call, np.zeros((99, 3), np.int64))
+    assert n == 1024 // MANY_ROWS[TIERS[0]]
+
+
 @needs_test_hooks
 @pytest.mark.parametrize("n_threads", [4, 7, 8, 13, 16])
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from support.errors import refused
 from support.processes import assert_runs, run_python
 
 import attnpy
+from attnpy import _attnpy, blocks
 
 
 @pytest.fixture
@@ -35,11 +36,37 @@ def restore_threads():
 
 
 @pytest.fixture
+def restore_work():
+    """Leave the work that repays a thread as it was."""
+    before = _attnpy.set_work_per_thread(1.0)
+    yield
+    _attnpy.set_work_per_thread(before)
+
+
+@pytest.fixture
 def restore_spin_time():
     """Leave the time for which idle threads look for a call as it was."""
     before = attnpy.get_spin_time()
     yield
     attnpy.set_spin_time(before)
+
+
+@needs_test_hooks
+def test_threads_that_are_awake_take_part_in_less_work(restore_work):
+    """A norm is too little work to wake a thread, and enough for one that is awake."""
+    stack = blocks.Encoder(2, 64, 2, 64, norm_first=True)
+    x, threads = normal(128, 64), {}
+    _attnpy.set_work_per_thread(5e5)
+    for _ in range(200):
+        notes = np.zeros((100, 3), np.int64)
+        n = _attnpy.watch_tasks(lambda: stack(x, num_threads=2), notes)
+        for step, thread, _ in notes[:n].tolist():
+            threads.setdefault(step, set()).add(thread)
+        if all(1 in threads[step] for step in threads if step > 0):
+            break
+    # Norms begin all other steps of both layers, and end the last one.
+    assert threads.pop(0) == {0}
+    assert all(1 in those for those in threads.values()), threads
 
 
 @pytest.mark.quick
