@@ -293,6 +293,21 @@ def test_functions_of_pytorch_take_the_weight():
             getattr(layer.weight, what)
 
 
+def test_weights_cannot_be_changed():
+    layer, x = quantized(nn.Linear(96, 40)), normal(5, 96)
+    before = layer(x)
+    for change in (
+        layer.reset_parameters,
+        lambda: nn.init.zeros_(layer.weight),
+        lambda: torch.relu_(layer.weight),
+        lambda: torch.add(x[0, 0], 1, out=layer.weight),
+        lambda: setattr(layer, "weight", nn.Parameter(torch.zeros(40, 96))),
+    ):
+        with pytest.raises((TypeError, AttributeError), match="^weight: .* change"):
+            change()
+    assert torch.equal(layer(x), before)
+
+
 def test_compiled_models_call_it():
     model, x = quantized(small()).eval(), normal(5, 96)
     compiled = torch.compile(model, backend="eager")

@@ -162,7 +162,8 @@ def _check_module(module: nn.Module, name: str) -> None:
 class Weight:
     """What a `QuantizedLinear` has in place of the parameter ``weight``.
 
-    Functions of PyTorch take it as the tensor that it stands for, without a gradient.
+    Functions of PyTorch take it as the tensor that it stands for, without a gradient,
+    unless they would write to it.
 
     Attributes
     ----------
@@ -210,12 +211,22 @@ class Weight:
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if _writes(func) or "out" in kwargs:
+            raise TypeError(
+                f"weight: expected no change of quantised weights, got {func.__name__}"
+            )
         if func is functional.linear:
             named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
             if isinstance(named["weight"], Weight):
                 return _linear(**named | {"weight": named["weight"].quantized})
         args, kwargs = tree_map_only(Weight, Weight.dequantize, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _writes(func: Any) -> bool:
+    """Tell whether a function writes to an argument, by the name, as PyTorch has it."""
+    name: str = func.__name__
+    return name.endswith("_") and not name.endswith("__")
 
 
 class QuantizedLinear(nn.Linear):
@@ -273,6 +284,14 @@ class QuantizedLinear(nn.Linear):
         assert isinstance(module, QuantizedLinear)
         module.in_features, module.out_features = quantized.shape
         module.weight = Weight(quantized, dtype, is_transposed)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and not isinstance(value, Weight):
+            raise TypeError(
+                "weight: expected no change of quantised weights but by "
+                f"load_state_dict, got a {type(value).__name__}"
+            )
+        super().__setattr__(name, value)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product with the rows of an input (..., K), of shape (..., M)."""
