@@ -41,6 +41,7 @@
 #define ONE_BY_ONE __asm__ volatile("")
 
 #include "core/half.h"
+#include "core/paths.h"
 #include "core/tiers.h"
 
 #endif

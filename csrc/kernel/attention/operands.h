@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_ATTENTION_OPERANDS_H
 #define ATTN_KERNEL_ATTENTION_OPERANDS_H
 
+#include "core/paths.h"
 #include "kernel/attention/keys.h"
 #include "kernel/gemm/product.h"
 
@@ -35,6 +36,8 @@ keep_rows(work *w, ptrdiff_t first, bool value)
     if ((*has & bit) == 0) {
         fetch_lines(run.array, run.at, n, run.dim, run.dim, at);
         *has |= bit;
+    } else {
+        attn_count_path(ATTN_PATH_KEPT_ROWS);
     }
     return at;
 }

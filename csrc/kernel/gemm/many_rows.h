@@ -5,6 +5,7 @@
 #ifndef ATTN_KERNEL_GEMM_MANY_ROWS_H
 #define ATTN_KERNEL_GEMM_MANY_ROWS_H
 
+#include "core/paths.h"
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
@@ -115,6 +116,7 @@ multiply_step_groups(v_real *sum, const many_rows_product *w, const ptrdiff_t a_
     const char *one = w->next[0].at, *other = w->next[1].at;
     ptrdiff_t t = 0;
 
+    attn_count_path(ATTN_PATH_MANY_ROWS_GROUPS);
     point_at_rows(a, w->a, a_row, GROUP_ROWS, 1);
     for (; t < n; t += GROUP_STEPS) {
         __builtin_prefetch(one, 0, 2);
@@ -167,6 +169,7 @@ multiply_many_rows(const many_rows_product *w)
     const char *one = w->next[0].at, *other = w->next[1].at;
     v_real sum[GROUP_SUMS];
 
+    attn_count_path(ATTN_PATH_MANY_ROWS);
     UNROLLED for (int g = 0; g < MAX_POINTERS; g++)
     {
         a[g] = w->a + g * POINTER_ROWS * a_row;

@@ -4,6 +4,7 @@
 #ifndef ATTN_KERNEL_GEMM_PANEL_H
 #define ATTN_KERNEL_GEMM_PANEL_H
 
+#include "core/paths.h"
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
 
@@ -66,6 +67,7 @@ add_step_groups(v_real *sum, const tile_product *m, const operand *a,
 
     ptrdiff_t t = 0;
 
+    attn_count_path(ATTN_PATH_PANEL_GROUPS);
     point_at_rows(rows, a, a_row, a_transposed ? 1 : PANEL_ROWS, 1);
     while (t < n) {
         UNROLLED for (int k = 0; k < PANEL_STEPS; k++)

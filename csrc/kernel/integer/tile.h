@@ -3,6 +3,7 @@
 #ifndef ATTN_KERNEL_INTEGER_TILE_H
 #define ATTN_KERNEL_INTEGER_TILE_H
 
+#include "core/paths.h"
 #include "kernel/integer/ready.h"
 
 #if defined(HAS_HALVES)
@@ -202,10 +203,12 @@ add_rounded_tile(const integer_product *m, const int n_rows, const int n_reals,
     tile_parts t = parts_of_tile(m, r, column);
     v_real sums[INT8_ROWS][PANEL_REALS];
 
+    attn_count_path(ATTN_PATH_ROUNDED_TILES);
     for (int i = 0; m->is_first && i < n_rows; i++) {
         memset(t.output + i * OUTPUT_ROW, 0, (size_t)(n_reals * LANES) * sizeof(float));
     }
     if (pairs && m->bits == 4) {
+        attn_count_path(ATTN_PATH_ROUNDED_TILE_SHORTS);
         add_parts_of_tile(m, t, n_rows, n_reals, true, true);
     } else {
         add_parts_of_tile(m, t, n_rows, n_reals, pairs, false);

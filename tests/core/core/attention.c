@@ -3,6 +3,7 @@
 #include "core/attention.h"
 
 #include "core/arrangement.h"
+#include "core/paths.h"
 
 #include "support/check.h"
 #include "support/golden.h"
@@ -723,6 +724,57 @@ test_rows_of_tasks_change_no_bit(void)
             }
         }
         free_problem(&made);
+    }
+}
+
+/* Runs four tasks of a head of 256 keys on one thread; the dtype is that of the arrays. */
+static void
+run_four_tasks(const attn_tier *tier, attn_dtype dtype)
+{
+    const spec s = {.name = "four tasks",
+                    .dtype = dtype,
+                    .n_kv_heads = 1,
+                    .group = 1,
+                    .n_queries = 4 * ATTN_TASK_ROWS,
+                    .n_keys = 2 * ATTN_BLOCK,
+                    .head_dim = 64,
+                    .value_dim = 64};
+    problem made;
+
+    make_problem(&s, &made);
+    run_problem(&made, tier, 1);
+    free_problem(&made);
+}
+
+/* Bits would be the same without it. */
+void
+test_avx2_multiplies_steps_in_groups(void)
+{
+    const attn_tier *tier = attn_tier_named("avx2");
+
+    for (int n = 0; tier != NULL && n < N_FLOATING; n++) {
+        attn_take_count(ATTN_PATH_PANEL_GROUPS);
+        run_four_tasks(tier, (attn_dtype)n);
+        long count = attn_take_count(ATTN_PATH_PANEL_GROUPS);
+        /* More than the values' products have: so the scores' have some, too. */
+        expect(count > 2 * 4 * 64 / 4 * 4, "%s: %ld panels", dtype_name((attn_dtype)n),
+               count);
+    }
+}
+
+/* Three of four tasks find what the first one converted: two blocks, of keys and of values. */
+void
+test_avx2_converts_keys_once_for_a_head(void)
+{
+    const attn_tier *tier = attn_tier_named("avx2");
+
+    for (int n = 0; tier != NULL && n < N_FLOATING; n++) {
+        attn_dtype dtype = (attn_dtype)n;
+        attn_take_count(ATTN_PATH_KEPT_ROWS);
+        run_four_tasks(tier, dtype);
+        long count = attn_take_count(ATTN_PATH_KEPT_ROWS);
+        expect(count == (attn_is_half(dtype) ? 3 * 2 * 2 : 0), "%s: %ld blocks",
+               dtype_name(dtype), count);
     }
 }
 

@@ -3,6 +3,8 @@
 #include "core/activate.h"
 #include "core/linear.h"
 #include "core/norm.h"
+#include "core/paths.h"
+#include "core/tuning.h"
 #include "support/check.h"
 #include "support/golden.h"
 #include "support/problem.h"
@@ -395,4 +397,27 @@ test_products_of_many_rows_give_the_same_bits(void)
                              .native_golden = MANY_ROWS_NATIVE_GOLDEN,
                              .unit_golden = MANY_ROWS_UNIT_GOLDEN};
     check_corpus(&c);
+}
+
+/* Bits are the same in tiles. More rows than in a task of them take the form for many, in groups of
+ * steps, and no others do. */
+void
+test_avx2_multiplies_many_rows_in_their_form(void)
+{
+    static const product_spec list[] = {
+        {"many rows", 1, 2 * ATTN_TASK_ROWS, 64, 96, ATTN_IDENTITY, true, DENSE},
+        {"a task of tiles", 1, ATTN_TASK_ROWS, 64, 96, ATTN_IDENTITY, true, DENSE}};
+    const attn_tier *tier = attn_tier_named("avx2");
+    bool before = attn_set_tuning(ATTN_TUNE_MANY_ROWS, true);
+
+    for (int n = 0; tier != NULL && n < COUNT(list); n++) {
+        attn_take_count(ATTN_PATH_MANY_ROWS);
+        attn_take_count(ATTN_PATH_MANY_ROWS_GROUPS);
+        run_product(list, n * N_PRODUCT_DTYPES, tier, 1);
+        long count = attn_take_count(ATTN_PATH_MANY_ROWS);
+        expect((count > 0) == (n == 0), "%s: %ld products", list[n].name, count);
+        expect(attn_take_count(ATTN_PATH_MANY_ROWS_GROUPS) == count,
+               "%s: not all in groups", list[n].name);
+    }
+    attn_set_tuning(ATTN_TUNE_MANY_ROWS, before);
 }

@@ -3,6 +3,7 @@
 #include "core/quantized.h"
 
 #include "core/linear.h"
+#include "core/paths.h"
 #include "support/check.h"
 #include "support/golden.h"
 #include "support/problem.h"
@@ -424,6 +425,28 @@ test_short_vectors_give_products_of_integers_the_same_bits(void)
     attn_tier room;
 
     check_alike(tier_with_vnni(&room));
+}
+
+/* Bits are the same row by row. Four rounded rows or more take tiles that fill the registers, with
+ * sums of 16 bits for codes of 4; no others do. */
+void
+test_avx2_multiplies_rounded_rows_in_tiles(void)
+{
+    const attn_tier *tier = attn_tier_named("avx2");
+
+    for (int n = 0; tier != NULL && n < N_PROBLEMS; n++) {
+        const product_spec *s = &products[n / N_WAYS];
+        bool tiles =
+            ways[n % N_WAYS].rounds_rows && s->n_batch * s->n_rows >= 4 && s->n_in > 0;
+        attn_take_count(ATTN_PATH_ROUNDED_TILES);
+        attn_take_count(ATTN_PATH_ROUNDED_TILE_SHORTS);
+        run_one(n, tier, 1);
+        long count = attn_take_count(ATTN_PATH_ROUNDED_TILES);
+        long n_shorts = attn_take_count(ATTN_PATH_ROUNDED_TILE_SHORTS);
+        expect((count > 0) == tiles, "%s: %ld tiles", s->name, count);
+        expect(n_shorts == (s->bits == 4 && s->zero >= 0 ? count : 0),
+               "%s: %ld tiles of %ld with sums of 16 bits", s->name, n_shorts, count);
+    }
 }
 
 /* One row of the problem's in a call of its own: has it the output's bits? */

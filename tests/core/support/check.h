@@ -41,6 +41,8 @@ void test_nothing_but_results_is_written(void);
 void test_rows_alone_have_the_bits_they_have_together(void);
 void test_rows_of_tasks_change_no_bit(void);
 void test_rows_of_tasks_suit_the_threads(void);
+void test_avx2_multiplies_steps_in_groups(void);
+void test_avx2_converts_keys_once_for_a_head(void);
 void test_few_rows_have_the_bits_they_have_alone(void);
 
 /* core/backward.c */
@@ -80,6 +82,7 @@ void test_every_tier_gives_later_activations_the_same_bits(void);
 void test_every_tier_gives_swiglu_oai_the_same_bits(void);
 void test_every_tier_gives_gradients_of_swiglu_oai_the_same_bits(void);
 void test_products_of_many_rows_give_the_same_bits(void);
+void test_avx2_multiplies_many_rows_in_their_form(void);
 
 /* core/layer_vjp.c */
 void test_every_tier_gives_gradients_of_layers_the_same_bits(void);
@@ -94,6 +97,7 @@ void test_sums_of_the_largest_codes_are_exact(void);
 void test_tiles_give_products_of_integers_the_same_bits(void);
 void test_tiles_give_attention_over_bytes_the_same_bits(void);
 void test_short_vectors_give_products_of_integers_the_same_bits(void);
+void test_avx2_multiplies_rounded_rows_in_tiles(void);
 void test_rows_of_products_of_integers_have_the_bits_they_have_alone(void);
 
 /* core/rotary.c */
