@@ -157,6 +157,25 @@ is_zen5_or_later(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 26;
 }
 
+/* AVX-512 tells those of AMD apart: Zen 4 is the first one with it, Zen 3 the last one without. */
+static bool
+is_zen3_or_earlier(void)
+{
+    return !attn_cpu_has_avx512() && !is_of_intel();
+}
+
+static bool
+is_zen4_or_later(void)
+{
+    return attn_cpu_has_avx512() && !is_of_intel();
+}
+
+static bool
+is_intel_with_avx512(void)
+{
+    return attn_cpu_has_avx512() && is_of_intel();
+}
+
 /* They are faster on Intel's CPUs (up to 1.1 times), on Zen 5 (up to 1.35) and on Zen 4:
  * 1.02 to 1.1 times for packed weights, 0.94 to 1.27 for others, most where they are
  * large. On Zen 3, with AVX2, 1.03 to 1.28 for packed weights. */
@@ -174,7 +193,7 @@ attn_cpu_repays_many_rows(void)
 bool
 attn_cpu_repays_reading_once(void)
 {
-    return is_zen5_or_later() || (!attn_cpu_has_avx512() && !is_of_intel());
+    return is_zen5_or_later() || is_zen3_or_earlier();
 }
 
 /* Converting them takes longer than reading: decoding is 1.0 to 1.25 times as fast on
@@ -182,7 +201,7 @@ attn_cpu_repays_reading_once(void)
 bool
 attn_cpu_repays_reading_halves_once(void)
 {
-    return attn_cpu_has_avx512() && !is_of_intel();
+    return is_zen4_or_later();
 }
 
 /* Intel's CPUs read rows at full speed in any order, while they have nothing to compute. A touched
@@ -192,7 +211,7 @@ attn_cpu_repays_reading_halves_once(void)
 bool
 attn_cpu_repays_reading_soon(void)
 {
-    return attn_cpu_has_avx512() && is_of_intel();
+    return is_intel_with_avx512();
 }
 
 /* On Zen 3, which has no AVX-512, decoding from memory is 1.2 to 1.6 times as fast, from the
@@ -200,7 +219,7 @@ attn_cpu_repays_reading_soon(void)
 bool
 attn_cpu_repays_reading_far_soon(void)
 {
-    return !attn_cpu_has_avx512() && !is_of_intel();
+    return is_zen3_or_earlier();
 }
 
 /* Zen 4 holds too few misses of the first-level cache at a time to hide those of rows that are
@@ -211,7 +230,7 @@ attn_cpu_repays_reading_far_soon(void)
 bool
 attn_cpu_repays_reading_bursts(void)
 {
-    return attn_cpu_has_avx512() && !is_of_intel() && !is_zen5_or_later();
+    return is_zen4_or_later() && !is_zen5_or_later();
 }
 
 /* Two tiles take 10 loads for 24 multiply-adds, one takes 14. On a Xeon (family 6 model 207) products
@@ -220,7 +239,7 @@ attn_cpu_repays_reading_bursts(void)
 bool
 attn_cpu_repays_pairing_tiles(void)
 {
-    return attn_cpu_has_avx512() && is_of_intel();
+    return is_intel_with_avx512();
 }
 
 /* Zen 4 starts one 512-bit multiply-add in a cycle and two loads. CPUs that start two of each
@@ -228,7 +247,7 @@ attn_cpu_repays_pairing_tiles(void)
 bool
 attn_cpu_repays_narrow_tiles(void)
 {
-    return attn_cpu_has_avx512() && !is_of_intel() && !is_zen5_or_later();
+    return is_zen4_or_later() && !is_zen5_or_later();
 }
 
 uint32_t
