@@ -22,35 +22,34 @@ stage_values(work *w, const span *seen, ptrdiff_t d)
     return values;
 }
 
-/* Makes tiles of all values of the block in the panel, or finds those of an earlier task of the
- * head. Returns false where there is no place, and where some of them, which the task may not even
- * see, are not finite. */
+/* Makes tiles of all values of the block, or finds those of an earlier task of the head. Returns false
+ * if they have no place, or some value is not finite, even one that the task does not see. */
 static bool
 keep_values(work *w, const block *b, value_tiles *values)
 {
     const ptrdiff_t index = b->first / ATTN_BLOCK, dim = w->rows.p->value_dim;
     const ptrdiff_t size = round_up(dim, UNIT_ROWS) * ATTN_BLOCK / TERMS;
 
-    if (!is_in_panel(w, b->first, w->panel_blocks)) {
+    if (!has_place(w, b->first, w->kept_value_blocks)) {
         return false;
     }
     const uint64_t bit = UINT64_C(1) << index;
-    operand *at = w->value_tiles + index * size;
-    ptrdiff_t n = panel_run(w, b->first);
+    operand *at = w->kept_values + index * size;
+    ptrdiff_t n = keys_to_keep(w, b->first);
     *values = (value_tiles){.at = at,
                             .first = b->first,
                             .n_columns = dim,
                             .n_steps = ATTN_BLOCK / UNIT_TERMS,
                             .finite = true};
-    if ((w->panel.value_tiles & bit) == 0) {
+    if ((w->kept.has_values & bit) == 0) {
         if (n <= ATTN_BLOCK - UNIT_TERMS) { /* tiles of no keys are 0 */
             memset(at, 0, (size_t)size * sizeof *at);
         }
         stage_value_tiles(values, values_of(&w->rows, b->first, n));
-        w->panel.value_tiles |= bit;
-        w->panel.odd |= are_tiles_finite(values) ? 0 : bit;
+        w->kept.has_values |= bit;
+        w->kept.odd |= are_tiles_finite(values) ? 0 : bit;
     }
-    return (w->panel.odd & bit) == 0;
+    return (w->kept.odd & bit) == 0;
 }
 
 /* Tiles of the block's keys, one behind the other, as keep_values. Read where they lie, tiles wait
@@ -61,14 +60,14 @@ keep_keys(work *w, const block *b, key_tiles *keys)
     const ptrdiff_t index = b->first / ATTN_BLOCK, width = w->rows.key_width;
     const ptrdiff_t n_steps = width / UNIT_OPERANDS;
 
-    if (!is_in_panel(w, b->first, w->panel_key_blocks)) {
+    if (!has_place(w, b->first, w->kept_key_blocks)) {
         return false;
     }
     const uint64_t bit = UINT64_C(1) << index;
-    operand *at = w->key_tiles + index * width * ATTN_BLOCK;
+    operand *at = w->kept_keys + index * width * ATTN_BLOCK;
     *keys = (key_tiles){at, b->first, UNIT_OPERANDS, n_steps * UNIT_TILE, UNIT_TILE};
-    if ((w->panel.key_tiles & bit) == 0) {
-        key_run run = keys_of(&w->rows, b->first, panel_run(w, b->first));
+    if ((w->kept.has_keys & bit) == 0) {
+        key_run run = keys_of(&w->rows, b->first, keys_to_keep(w, b->first));
         matrix rows = fetch_key_tiles(&run, 0, run.dim, w->rows.slab);
         for (ptrdiff_t i = 0; i < run.n; i++) {
             operand *to = at + i / UNIT_ROWS * keys->tile + i % UNIT_ROWS * keys->row;
@@ -77,7 +76,7 @@ keep_keys(work *w, const block *b, key_tiles *keys)
                               v_load_pairs(rows.at + i * rows.row + t * UNIT_OPERANDS));
             }
         }
-        w->panel.key_tiles |= bit;
+        w->kept.has_keys |= bit;
     }
     return true;
 }

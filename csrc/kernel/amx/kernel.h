@@ -13,10 +13,10 @@
 extern const attn_kernel KERNEL;
 
 const attn_kernel KERNEL = {
-    .attention = {.workspace_size = workspace_size,
+    .attention = {.workspace_size = attention_workspace_size,
                   .partial_size = partial_size,
-                  .run = run,
-                  .run_chunk = run_chunk,
+                  .run = run_attention,
+                  .run_chunk = run_attention_chunk,
                   .begin_combine = begin_combine,
                   .combine = combine,
                   .end_combine = end_combine},

@@ -69,13 +69,13 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
     choose_prefetches(w, task, group_rows);
     w->values_prefetched = -1;
     attn_seen_keys(task, &w->rows.from, &w->rows.to);
-    lay_out(p, group_rows, worker->workspace, w);
+    lay_out_attention(p, group_rows, worker->workspace, w);
     load_queries(&w->rows);
     for (ptrdiff_t r = 0; r < task->n_rows && task->bias != NULL; r++) {
         ONE_BY_ONE;
         w->rows.bias_rows[r] = task->bias + row_offset(&w->rows, &p->bias, r);
     }
-    clear(&w->total, w->rows.n_tiles);
+    clear_partial(&w->total, w->rows.n_tiles);
     if (has_former_keys(p)) {
         load_state(w);
     }
@@ -83,7 +83,7 @@ open_task(const attn_problem *p, const attn_task *task, const attn_worker *worke
 }
 
 static void
-run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
+run_attention(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 {
     work *w = open_task(p, task, worker);
     ptrdiff_t first = w->rows.from / ATTN_CHUNK * ATTN_CHUNK;
@@ -105,8 +105,8 @@ run(const attn_problem *p, const attn_task *task, const attn_worker *worker)
 }
 
 static void
-run_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key, void *to,
-          const attn_worker *worker)
+run_attention_chunk(const attn_problem *p, const attn_task *task, ptrdiff_t first_key,
+                    void *to, const attn_worker *worker)
 {
     work *w = open_task(p, task, worker);
     arena partial_memory = {to, 0};
@@ -131,13 +131,14 @@ combine(void *from, const attn_worker *worker)
     combine_chunk(w);
 }
 
+/* The chunk's memory, which combine() has changed, is laid out again. */
 static void
 end_combine(const attn_worker *worker)
 {
     work *w = worker->workspace;
 
-    lay_out(w->rows.p, w->rows.p->group * w->rows.task->n_queries, worker->workspace,
-            w);
+    lay_out_attention(w->rows.p, w->rows.p->group * w->rows.task->n_queries,
+                      worker->workspace, w);
     close_task(w, worker);
 }
 

@@ -5,8 +5,9 @@
 #include "kernel/attention/row_form/row.h"
 #include "kernel/attention/tile_form/tile.h"
 
+/* Nothing is seen yet. */
 static void
-clear(partial *s, int n_tiles)
+clear_partial(partial *s, int n_tiles)
 {
     for (int t = 0; t < n_tiles; t++) {
         s->empty[t] = true;
@@ -94,7 +95,7 @@ attend_to_chunk(work *w, ptrdiff_t first, const attn_worker *worker)
     ptrdiff_t end = least(first + ATTN_CHUNK, w->rows.to);
     block b;
 
-    clear(&w->chunk, w->rows.n_tiles);
+    clear_partial(&w->chunk, w->rows.n_tiles);
     if (w->rows.row_form) {
         if (!attn_gives_up(worker)) {
             attend_rows_to_chunk(w, first, end);

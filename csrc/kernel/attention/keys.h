@@ -9,11 +9,9 @@
 #include "kernel/operands/prefetch.h"
 #include <assert.h>
 
-enum {
-    NEAR_BYTES = 1 << 20, /* of keys and values that stay in the second-level cache, */
-    PARTLY_FAR_BYTES = 8 << 20, /* of those that come from memory in part, */
-    FAR_BYTES = 16 << 20        /* and as a whole */
-};
+/* Bytes of keys and values, up to which they stay in the second-level cache, and beyond which they
+ * come from memory in part, or as a whole. */
+enum { NEAR_BYTES = 1 << 20, PARTLY_FAR_BYTES = 8 << 20, FAR_BYTES = 16 << 20 };
 
 /* Of a key and its value. */
 static double
@@ -85,12 +83,10 @@ static INLINE key_run
 keys_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;
+    ptrdiff_t page = p->pages == NULL ? 0 : p->pages->key_stride;
+    ptrdiff_t place = place_of_key(t, first, n, p->key.row_stride, page);
 
-    return (key_run){&p->key, p->head_dim,
-                     t->task->key +
-                         place_of_key(t, first, n, p->key.row_stride,
-                                      p->pages == NULL ? 0 : p->pages->key_stride),
-                     n};
+    return (key_run){&p->key, p->head_dim, t->task->key + place, n};
 }
 
 /* The run of their values. */
@@ -98,12 +94,10 @@ static INLINE key_run
 values_of(const task_rows *t, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = t->p;
+    ptrdiff_t page = p->pages == NULL ? 0 : p->pages->value_stride;
+    ptrdiff_t place = place_of_key(t, first, n, p->value.row_stride, page);
 
-    return (key_run){&p->value, p->value_dim,
-                     t->task->value +
-                         place_of_key(t, first, n, p->value.row_stride,
-                                      p->pages == NULL ? 0 : p->pages->value_stride),
-                     n};
+    return (key_run){&p->value, p->value_dim, t->task->value + place, n};
 }
 
 /* Loads the scales of keys, or of values, first .. first + n - 1 of one block, and zeros up to
@@ -175,9 +169,10 @@ next_prefetch(const work *w, ptrdiff_t end, bool value)
     return w->ends_head ? next_head_prefetch(&w->rows, value) : (prefetch){.n_rows = 0};
 }
 
-/* Has the panel, of n blocks, a place for the one at `first`, for other tasks of the head? */
+/* Has the block at `first` a place among n that are kept, for other tasks of the head? Begins anew
+ * with each head. */
 static bool
-is_in_panel(work *w, ptrdiff_t first, ptrdiff_t n)
+has_place(work *w, ptrdiff_t first, ptrdiff_t n)
 {
     const attn_problem *p = w->rows.p;
     const attn_task *task = w->rows.task;
@@ -185,17 +180,17 @@ is_in_panel(work *w, ptrdiff_t first, ptrdiff_t n)
     if (first / ATTN_BLOCK >= n || p->group * task->n_queries <= p->task_rows) {
         return false;
     }
-    if (w->panel.key != task->key || w->panel.value != task->value ||
-        w->panel.batch != task->batch) {
-        w->panel =
-            (tile_panel){.key = task->key, .value = task->value, .batch = task->batch};
+    if (w->kept.key != task->key || w->kept.value != task->value ||
+        w->kept.batch != task->batch) {
+        w->kept =
+            (kept_blocks){.key = task->key, .value = task->value, .batch = task->batch};
     }
     return true;
 }
 
-/* All keys of the block, or all values, for any of the head's tasks. */
+/* How many keys a kept block has: all that any task of the head may see. */
 static ptrdiff_t
-panel_run(const work *w, ptrdiff_t first)
+keys_to_keep(const work *w, ptrdiff_t first)
 {
     return least((ptrdiff_t)w->rows.task->kv_length - first, ATTN_BLOCK);
 }

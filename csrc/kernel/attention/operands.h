@@ -17,21 +17,21 @@ fetch_keys(work *w, const key_run *keys, ptrdiff_t column, ptrdiff_t n_columns)
     return fetch_lines(keys->array, from, keys->n, keys->dim, n_columns, w->rows.slab);
 }
 
-/* The first row of a block's keys, or values, in the panel, where they are brought once for all tasks
- * of the head. NULL if they have no place there: products may read them where they lie. */
+/* A block's keys, or values, as rows of operands that are converted once for all tasks of the head;
+ * NULL if they have no place. */
 static const operand *
 keep_rows(work *w, ptrdiff_t first, bool value)
 {
     if (!KEEPS_ROWS ||
-        !is_in_panel(w, first, value ? w->panel_blocks : w->panel_key_blocks)) {
+        !has_place(w, first, value ? w->kept_value_blocks : w->kept_key_blocks)) {
         return NULL;
     }
-    const ptrdiff_t index = first / ATTN_BLOCK, n = panel_run(w, first);
+    const ptrdiff_t index = first / ATTN_BLOCK, n = keys_to_keep(w, first);
     const uint64_t bit = UINT64_C(1) << index;
     key_run run = value ? values_of(&w->rows, first, n) : keys_of(&w->rows, first, n);
-    uint64_t *has = value ? &w->panel.value_tiles : &w->panel.key_tiles;
+    uint64_t *has = value ? &w->kept.has_values : &w->kept.has_keys;
     operand *at =
-        (value ? w->value_tiles : w->key_tiles) + index * run.dim * ATTN_BLOCK;
+        (value ? w->kept_values : w->kept_keys) + index * run.dim * ATTN_BLOCK;
 
     if ((*has & bit) == 0) {
         fetch_lines(run.array, run.at, n, run.dim, run.dim, at);

@@ -25,31 +25,33 @@ typedef struct {
     real least_top[ATTN_TASK_ROWS]; /* the least of a row's largest weights */
 } row_statistics;
 
-/* Of which blocks of a head a matrix unit's tiles were made, or rows converted, for an earlier task
- * of the thread; a bit for each. */
+/* Blocks of a head whose keys or values an earlier task of the thread has prepared, as rows of
+ * operands or as tiles of a matrix unit, and kept in its workspace. */
 typedef struct {
     const char *key, *value; /* the head's; NULL at the beginning of a call */
     ptrdiff_t batch;
-    uint64_t key_tiles, value_tiles;
-    uint64_t odd; /* of values, those that are not finite: they are of no use */
-} tile_panel;
+    uint64_t has_keys, has_values; /* a bit for each block */
+    uint64_t
+        odd; /* a bit for each block of values that are not finite, and so of no use */
+} kept_blocks;
 
 enum {
-    PANEL_BLOCKS = 64,   /* at most */
-    KEPT_BYTES = 1 << 20 /* of a workspace, so that the pool keeps it */
+    MOST_KEPT_BLOCKS = 64, /* at most */
+    KEPT_BYTES = 1 << 20   /* of a workspace, so that the pool keeps it */
 };
 
-_Static_assert(sizeof(tile_panel) <= ATTN_CLEAR_BYTES, "a workspace begins with zeros");
+_Static_assert(sizeof(kept_blocks) <= ATTN_CLEAR_BYTES,
+               "a workspace begins with zeros");
 
 typedef struct {
-    tile_panel panel; /* first: it stays from task to task */
-    ptrdiff_t panel_blocks, panel_key_blocks;
-    operand *value_tiles; /* (panel_blocks, Dv, BLOCK / TERMS) */
-    operand *key_tiles;   /* (panel_key_blocks, BLOCK, key_width) */
+    kept_blocks kept; /* first: it stays from task to task */
+    ptrdiff_t kept_value_blocks, kept_key_blocks; /* that have a place */
+    operand *kept_values; /* (kept_value_blocks, Dv, BLOCK / TERMS) */
+    operand *kept_keys;   /* (kept_key_blocks, BLOCK, key_width) */
     task_rows rows;
-    bool reads_ahead; /* prefetches keys and values: none are near */
-    bool reads_once;  /* prefetches those that are read once shortly before, */
-    bool keeps_lines; /* to all caches, or past the larger ones */
+    bool reads_ahead; /* prefetches keys and values, which no near cache has */
+    bool reads_once;  /* prefetches what is read once shortly before that: */
+    bool keeps_lines; /* to all caches, else past the larger ones */
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
     bool reads_bursts; /* reads a group in order before it reads it out of order */
     bool ends_head;    /* prefetches those of the next head */
@@ -65,7 +67,7 @@ typedef struct {
     bool has_scores;                  /* products with the chunk's keys are there */
     real *rescale;    /* (rows) what the last block multiplied sum and output by */
     real *row_output; /* row form: (rows, value_width) the chunk's output */
-    real *row_sums;   /* row form: likewise, of a block */
+    real *row_sums;   /* row form: (rows, value_width) the output of a block */
     row_statistics *statistics; /* while they are measured */
 } work;
 
@@ -89,42 +91,42 @@ gathered_bytes(const attn_array *array, ptrdiff_t dim)
                : 0;
 }
 
-/* May the panel have rows that vector products do not read where they lie? With AVX-512 it takes
- * half of the second-level cache of the CPUs that pair tiles, and was not measured on others. */
+/* May tasks keep rows that vector products do not read where they lie? With AVX-512 these take half
+ * of the second-level cache of the CPUs that pair tiles; on others this was not measured. */
 enum { KEEPS_ROWS = REAL_BITS == 32 && LANES >= 8 && TERMS == 1 };
 
-/* The panel of tiles, or of rows: as many blocks of values as there are and have room, and then of
- * keys. Whole tiles of keys of 64 dimensions are read as fast where they lie. The number of keys
- * divides the room, but does not change it. */
+/* Room for blocks that are kept: first for all blocks of values that fit, then for blocks of keys.
+ * Whole tiles of keys of 64 dimensions are read as fast where they lie. The size of the room does not
+ * depend on the number of keys, only how it is divided. */
 static void
-lay_out_panel(const attn_problem *p, arena *a, work *w)
+lay_out_kept(const attn_problem *p, arena *a, work *w)
 {
     ptrdiff_t bytes = KEPT_BYTES - CACHE_LINE - (ptrdiff_t)a->used;
     bool wants_values =
         HAS_UNIT || !reads_in_place(&p->value, p->value_dim, AS_OPERANDS);
     ptrdiff_t values =
         wants_values ? round_up(p->value_dim, LANES) * ATTN_BLOCK / TERMS : 0;
-    ptrdiff_t n = least((p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK, PANEL_BLOCKS);
+    ptrdiff_t n = least((p->n_keys + ATTN_BLOCK - 1) / ATTN_BLOCK, MOST_KEPT_BLOCKS);
     bool is_slow = p->head_dim > ATTN_DIM_BLOCK || p->head_dim % SUM_TERMS != 0;
     bool wants_keys = HAS_UNIT
                           ? is_slow && most(p->head_dim, p->value_dim) <= SLAB_COLUMNS
                           : !reads_in_place(&p->key, p->head_dim, AS_OPERANDS);
     ptrdiff_t keys = wants_keys ? w->rows.key_width * ATTN_BLOCK : 0;
     ptrdiff_t room = least(most(bytes, 0) / (ptrdiff_t)sizeof(operand),
-                           PANEL_BLOCKS * (values + keys));
+                           MOST_KEPT_BLOCKS * (values + keys));
 
-    w->panel_blocks = values > 0 ? least(room / values, n) : 0;
-    w->value_tiles =
-        arena_take(a, (size_t)(w->panel_blocks * values) * sizeof(operand));
-    room -= w->panel_blocks * values;
-    w->panel_key_blocks = keys > 0 ? least(room / keys, n) : 0; /* D may be 0 */
-    w->key_tiles = arena_take(a, (size_t)room * sizeof(operand));
+    w->kept_value_blocks = values > 0 ? least(room / values, n) : 0;
+    w->kept_values =
+        arena_take(a, (size_t)(w->kept_value_blocks * values) * sizeof(operand));
+    room -= w->kept_value_blocks * values;
+    w->kept_key_blocks = keys > 0 ? least(room / keys, n) : 0; /* D may be 0 */
+    w->kept_keys = arena_take(a, (size_t)room * sizeof(operand));
 }
 
-/* Lays the work of a task of so many rows of a group out behind itself in memory; returns
- * the bytes that takes. With memory NULL it does nothing else. */
+/* Lays out the memory of a task of a group with group_rows rows, behind its work; returns the bytes
+ * it takes. With memory NULL it only counts them. */
 static size_t
-lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
+lay_out_attention(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
 {
     arena a = {memory, 0};
     ptrdiff_t n_rows = least(group_rows, p->task_rows);
@@ -167,25 +169,25 @@ lay_out(const attn_problem *p, ptrdiff_t group_rows, char *memory, work *w)
     if (p->bias.data != NULL) {
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
     }
-    w->panel_blocks = w->panel_key_blocks = 0;
+    w->kept_value_blocks = w->kept_key_blocks = 0;
     bool keeps = KEEPS_ROWS && !are_bytes(&p->key) &&
                  (LANES == 8 || attn_get_tuning(ATTN_TUNE_PAIR_TILES));
     if ((HAS_UNIT || keeps) && !w->rows.row_form) {
-        lay_out_panel(p, &a, w);
+        lay_out_kept(p, &a, w);
     }
     return a.used;
 }
 
 static size_t
-workspace_size(const attn_problem *p)
+attention_workspace_size(const attn_problem *p)
 {
     work w;
     ptrdiff_t group_rows = p->group * p->n_queries;
-    size_t size = lay_out(p, group_rows, NULL, &w);
+    size_t size = lay_out_attention(p, group_rows, NULL, &w);
 
     if (attn_query_starts(p->packed) != NULL &&
         !w.rows.row_form) { /* which shorter sequences take */
-        size_t row_form_size = lay_out(p, ATTN_FEW_ROWS, NULL, &w);
+        size_t row_form_size = lay_out_attention(p, ATTN_FEW_ROWS, NULL, &w);
         return row_form_size > size ? row_form_size : size;
     }
     return size;

@@ -61,7 +61,7 @@ typedef struct {
     int n_prefetches;
 } backward_work;
 
-/* Operands of n columns, as many as instructions take. */
+/* Operands of n columns, rounded up to what an instruction takes. */
 static ptrdiff_t
 operands_of(ptrdiff_t n)
 {
@@ -109,7 +109,7 @@ lay_out_terms(const attn_problem *p, arena *a, kept_rows terms[2])
     terms[1].memory = n <= LINE * 512 ? arena_operands(a, n) : terms[0].memory;
 }
 
-/* As lay_out. */
+/* As lay_out_attention. */
 static ONE_COPY size_t
 lay_out_backward(const attn_backward_problem *g, char *memory, backward_work *w)
 {
@@ -190,7 +190,7 @@ group_base(const backward_work *w, const attn_array *array)
     return attn_address(array, &p->batch, w->b, w->kv_head * p->group, start);
 }
 
-/* Row r of the tile in such an array. */
+/* Row r of the tile in an array that has a row for each query. */
 static char *
 query_row(const backward_work *w, const attn_array *array, ptrdiff_t r)
 {
@@ -213,7 +213,7 @@ typedef struct {
     ptrdiff_t row; /* reals from one to the next */
 } gradient_rows;
 
-/* Those of a key, or value, and the ones behind it. */
+/* The sums of key, or value, j and of those behind it. */
 static gradient_rows
 key_sums_from(const backward_work *w, const attn_array *gradient, ptrdiff_t j)
 {
@@ -229,7 +229,7 @@ key_sums_from(const backward_work *w, const attn_array *gradient, ptrdiff_t j)
                : (gradient_rows){w->value_sums + j * p->value_dim, p->value_dim};
 }
 
-/* Those of row r of the tile, and the ones behind it of the same head. */
+/* The sums of row r of the tile, and of those behind it of the same head. */
 static ONE_COPY gradient_rows
 query_sums_from(const backward_work *w, ptrdiff_t r)
 {

@@ -10,9 +10,9 @@
 typedef struct {
     ptrdiff_t first;
     ptrdiff_t n;
-    bool masked; /* some of these rows may not see some of these keys, */
-    ptrdiff_t hidden, end_hidden; /* which lie from the one up to the other */
-    ptrdiff_t narrow; /* the end of what products with the first vector of rows need */
+    bool masked;                  /* is some key hidden from some row? */
+    ptrdiff_t hidden, end_hidden; /* such keys lie in hidden .. end_hidden - 1 */
+    ptrdiff_t narrow; /* the tile's first vector of rows sees no key from there on */
 } span;
 
 /* Bits first .. end - 1 of a word, for first < 64. */
@@ -37,7 +37,8 @@ end_of_bits(const uint64_t words[ATTN_BLOCK_WORDS])
     return end;
 }
 
-/* Products of a single vector need so many rows to keep the units busy. */
+/* May the first vector of rows leave out keys? A product with one vector needs panels of 8 rows to keep
+ * the multiply-add units busy. */
 enum { NARROWS = PANEL_ROWS >= 8 && TILE_VECTORS == 2 && !HAS_UNIT };
 
 /* Trims keys at both ends of the block that no row of the tile may see, SUM_TERMS at a
@@ -50,7 +51,11 @@ tile_span(const task_rows *t, const block *b, int tile)
     ptrdiff_t narrow = n_keys;
 
     if (b->coverage == ATTN_SEE_ALL) {
-        return (span){b->first, n_keys, false, b->end, b->first, b->end};
+        return (span){.first = b->first,
+                      .n = n_keys,
+                      .hidden = b->end,
+                      .end_hidden = b->first,
+                      .narrow = b->end};
     }
     uint64_t any[ATTN_BLOCK_WORDS] = {0}, all[ATTN_BLOCK_WORDS];
     memset(all, 0xff, sizeof all);
@@ -85,15 +90,20 @@ tile_span(const task_rows *t, const block *b, int tile)
     if (end - narrow < LANES || !NARROWS || !attn_get_tuning(ATTN_TUNE_NARROW_TILES)) {
         narrow = most(end, first);
     }
-    return (span){b->first + first,  most(end - first, 0),  hidden < end_hidden,
-                  b->first + hidden, b->first + end_hidden, b->first + narrow};
+    return (span){.first = b->first + first,
+                  .n = most(end - first, 0),
+                  .masked = hidden < end_hidden,
+                  .hidden = b->first + hidden,
+                  .end_hidden = b->first + end_hidden,
+                  .narrow = b->first + narrow};
 }
 
 /* The spans of all tiles; returns the keys that they cover together. */
 static NOINLINE span
 open_spans(const task_rows *t, const block *b, span *spans)
 {
-    span all = {b->end, 0, false, b->end, b->first, b->end};
+    span all = {
+        .first = b->end, .hidden = b->end, .end_hidden = b->first, .narrow = b->end};
     ptrdiff_t end = b->first;
 
     for (int tile = 0; tile < t->n_tiles; tile++) {
