@@ -1,4 +1,5 @@
-/* Products of rows by vectors: sums of integers. */
+/* Products by vectors of x, rows that are rounded or split into digits, (n_rows, rows of W), with
+ * codes of a panel, (rows of W, columns). Integers are added up within a part, parts as floats. */
 #ifndef ATTN_KERNEL_INTEGER_DOTS_H
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
@@ -13,13 +14,13 @@ enum {
     CONVERTS_FOR_FLOATS = COLUMNS_FIRST /* factors, whatever the number of rows */
 };
 
-/* n_rows of x from row r on, each of n_digits lines of terms, and n_reals vectors of columns from
+/* n_rows of x from row r on, each of n_digits lines of terms, and n_vec vectors of columns from
  * `column` on. If it makes codes ready, these are stored for the other rows. Several rows prefetch
  * with each step, from `next` on; a row alone where that is faster. `pairs`: quads of narrow codes
  * are multiplied two by two. */
 static INLINE void
 add_dots(const integer_product *m, const int n_rows, const int n_digits,
-         const int n_reals, ptrdiff_t r, ptrdiff_t column, const code_form form,
+         const int n_vec, ptrdiff_t r, ptrdiff_t column, const code_form form,
          const bool makes, const bool pairs, const char *next)
 {
     const ptrdiff_t first = column * ATTN_QUAD, step = step_of(form);
@@ -32,25 +33,25 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
     const bool takes_long = n_digits > 1 || m->scale.coarse != NULL;
     const term *x = m->terms + r * n_digits * m->row;
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
-    v_real sums[MOST_TILE_ROWS][PANEL_REALS];
+    v_real sums[MOST_TILE_ROWS][PANEL_VECTORS];
 
-    load_outputs(m, sums, n_rows, n_reals, r, column, m->is_first);
+    load_outputs(m, sums, n_rows, n_vec, r, column, m->is_first);
     for (ptrdiff_t p = 0, left = m->n; left > 0; p++, left -= m->part) {
-        v_dots dots[MOST_LINES][PANEL_REALS];
+        v_dots dots[MOST_LINES][PANEL_VECTORS];
         UNROLLED for (int i = 0; i < n_lines; i++)
         {
-            UNROLLED for (int j = 0; j < n_reals; j++)
+            UNROLLED for (int j = 0; j < n_vec; j++)
             {
                 dots[i][j] = v_begin_dots(begins[i * m->n_parts + p]);
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
              k -= n_terms, codes += step, x += n_terms) {
-            packed_step packed[PANEL_REALS];
+            packed_step packed[PANEL_VECTORS];
             if (form != READY && n_rows == 1) {
-                next = stream_step(packed, codes, n_reals, form, takes_long, next);
+                next = stream_step(packed, codes, n_vec, form, takes_long, next);
             } else if (form != READY) {
-                load_step(packed, codes, n_reals, form);
+                load_step(packed, codes, n_vec, form);
             }
             UNROLLED for (int q = 0; q < n_quads; q += pairs ? 2 : 1)
             {
@@ -60,7 +61,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                 {
                     four[i] = v_load_four(x + i * m->row + q * ATTN_QUAD);
                 }
-                UNROLLED for (int j = 0; j < n_reals; j++)
+                UNROLLED for (int j = 0; j < n_vec; j++)
                 {
                     const ptrdiff_t at = j * VECTOR_CODES;
                     v_quads w = form == READY ? v_load_ready(row + at)
@@ -80,7 +81,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                                   n_rows == 1 ? 0 : QUAD_ROW / LINE * n_quads / QUADS);
         }
         ptrdiff_t block = block_of(m, p);
-        UNROLLED for (int j = 0; j < n_reals; j++)
+        UNROLLED for (int j = 0; j < n_vec; j++)
         {
             part_factors f = load_part(m, p, block, column + j * LANES,
                                        form == READY || makes ||
@@ -94,7 +95,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
             }
         }
     }
-    store_outputs(m, sums, n_rows, n_reals, r, column);
+    store_outputs(m, sums, n_rows, n_vec, r, column);
 }
 
 /* All columns of one row. */
@@ -113,54 +114,53 @@ add_row_of_integers(const integer_product *m, const int n_digits, const int one,
  * lie behind these. */
 static INLINE void
 add_tile_of_integers(const integer_product *m, const int n_rows, const int n_digits,
-                     const int n_reals, ptrdiff_t r, ptrdiff_t column,
-                     const ptrdiff_t n, const code_form form, const bool makes,
-                     const bool pairs)
+                     const int n_vec, ptrdiff_t r, ptrdiff_t column, const ptrdiff_t n,
+                     const code_form form, const bool makes, const bool pairs)
 {
     ptrdiff_t n_bytes = m->n / ATTN_CODE_ROWS * QUAD_ROW; /* 4 bits of each code */
     ptrdiff_t n_shares = (m->bits + 3) / 4, share = r / n_rows % n_shares;
     const char *next = (const char *)m->codes + n_bytes * m->bits / 4 + share * n_bytes;
 
-    for (ptrdiff_t k = column; k < column + n; k += n_reals * LANES) {
-        add_dots(m, n_rows, n_digits, n_reals, r, k, form, makes, pairs, next);
+    for (ptrdiff_t k = column; k < column + n; k += n_vec * LANES) {
+        add_dots(m, n_rows, n_digits, n_vec, r, k, form, makes, pairs, next);
     }
 }
 
 /* The first tile, which makes codes ready. */
 static INLINE void
 add_first_tile(const integer_product *m, const int n_rows, const int n_digits,
-               const int n_reals, const code_form form)
+               const int n_vec, const code_form form)
 {
-    add_tile_of_integers(m, n_rows, n_digits, n_reals, 0, 0, PANEL, form, true, false);
+    add_tile_of_integers(m, n_rows, n_digits, n_vec, 0, 0, PANEL, form, true, false);
 }
 
 /* Tiles of rows from r on, until fewer than n_rows are left of n; returns which row is next. */
 static INLINE ptrdiff_t
 add_tiles_of_integers(const integer_product *m, const int n_rows, const int n_digits,
-                      const int n_reals, ptrdiff_t r, ptrdiff_t n, const code_form form,
+                      const int n_vec, ptrdiff_t r, ptrdiff_t n, const code_form form,
                       const bool pairs)
 {
-    const ptrdiff_t columns = COLUMNS_FIRST ? n_reals * LANES : PANEL;
+    const ptrdiff_t columns = COLUMNS_FIRST ? n_vec * LANES : PANEL;
     ptrdiff_t end = r;
 
     for (ptrdiff_t k = 0; k < PANEL; k += columns) {
         for (end = r; n - end >= n_rows; end += n_rows) {
             if (HAS_ROUNDED_TILES && form == READY && n_digits == 1) {
-                add_rounded_tile(m, n_rows, n_reals, end, k, pairs);
+                add_rounded_tile(m, n_rows, n_vec, end, k, pairs);
             } else {
-                add_tile_of_integers(m, n_rows, n_digits, n_reals, end, k, columns,
-                                     form, false, pairs);
+                add_tile_of_integers(m, n_rows, n_digits, n_vec, end, k, columns, form,
+                                     false, pairs);
             }
         }
     }
     return end;
 }
 
-/* All of n rows: of many in tiles, of which the first one makes codes ready unless they are or all
- * read them as they lie; each row that is left is one. */
+/* All of n rows: many in tiles, and each row that is left alone. The first tile makes codes ready,
+ * unless they are ready before, or all tiles read them as they lie. */
 static INLINE void
 add_rows_of_integers(const integer_product *m, const int n_rows, const int n_digits,
-                     const int n_reals, const int one, ptrdiff_t n, code_form form)
+                     const int n_vec, const int one, ptrdiff_t n, code_form form)
 {
     const bool pairs = PAIRS && n_digits == 1;
     const bool are_pairs = pairs && is_narrow(form);
@@ -171,21 +171,21 @@ add_rows_of_integers(const integer_product *m, const int n_rows, const int n_dig
         form = READY;
     }
     if (form == CODES_8 && ARE_BYTES && !READY_FIRST) {
-        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, CODES_8, false);
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_vec, r, n, CODES_8, false);
     } else if (form != READY && !READY_FIRST && n >= SHARED_FROM && n >= n_rows) {
         switch (form) {
-        case CODES_8: add_first_tile(m, n_rows, n_digits, n_reals, CODES_8); break;
-        case CODES_6: add_first_tile(m, n_rows, n_digits, n_reals, CODES_6); break;
-        case CODES_5: add_first_tile(m, n_rows, n_digits, n_reals, CODES_5); break;
-        default: add_first_tile(m, n_rows, n_digits, n_reals, CODES_4);
+        case CODES_8: add_first_tile(m, n_rows, n_digits, n_vec, CODES_8); break;
+        case CODES_6: add_first_tile(m, n_rows, n_digits, n_vec, CODES_6); break;
+        case CODES_5: add_first_tile(m, n_rows, n_digits, n_vec, CODES_5); break;
+        default: add_first_tile(m, n_rows, n_digits, n_vec, CODES_4);
         }
         r = n_rows;
         form = READY;
     }
     if (form == READY && are_pairs) {
-        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, READY, pairs);
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_vec, r, n, READY, pairs);
     } else if (form == READY) {
-        r = add_tiles_of_integers(m, n_rows, n_digits, n_reals, r, n, READY, false);
+        r = add_tiles_of_integers(m, n_rows, n_digits, n_vec, r, n, READY, false);
     }
     for (; r < n; r++) {
         switch (form) {
@@ -220,8 +220,8 @@ add_floats(const integer_product *m, ptrdiff_t n, code_form form)
     add_rows_of_integers(m, FLOAT_ROWS, DIGITS, FLOAT_REALS, FLOAT_ONE, n, form);
 }
 
-_Static_assert(PANEL_REALS % INT8_REALS == 0 && PANEL_REALS % INT8_ONE == 0 &&
-                   PANEL_REALS % FLOAT_REALS == 0 && PANEL_REALS % FLOAT_ONE == 0,
+_Static_assert(PANEL_VECTORS % INT8_REALS == 0 && PANEL_VECTORS % INT8_ONE == 0 &&
+                   PANEL_VECTORS % FLOAT_REALS == 0 && PANEL_VECTORS % FLOAT_ONE == 0,
                "whole tiles");
 
 #endif

@@ -133,7 +133,7 @@ static ptrdiff_t
 chunk_for(const integer_work *w, ptrdiff_t n)
 {
     int one = w->q->rounds_rows ? INT8_ONE : FLOAT_ONE;
-    bool once = n == 1 && one == PANEL_REALS;
+    bool once = n == 1 && one == PANEL_VECTORS;
 
     if (!once || w->part != w->q->group) {
         return w->chunk;

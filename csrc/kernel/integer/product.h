@@ -27,14 +27,14 @@ typedef struct {
 
 /* sums = n_rows rows of the output from row r on, or 0 where sums begin. */
 static INLINE void
-load_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
-             const int n_reals, ptrdiff_t r, ptrdiff_t column, bool begins)
+load_outputs(const integer_product *m, v_real sums[][PANEL_VECTORS], const int n_rows,
+             const int n_vec, ptrdiff_t r, ptrdiff_t column, bool begins)
 {
     const float *from = m->output + r * OUTPUT_ROW + column;
 
     UNROLLED for (int i = 0; i < n_rows; i++, from += OUTPUT_ROW)
     {
-        UNROLLED for (int j = 0; j < n_reals; j++)
+        UNROLLED for (int j = 0; j < n_vec; j++)
         {
             sums[i][j] = begins ? v_set1(0) : v_load(from + j * LANES);
         }
@@ -43,14 +43,14 @@ load_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_r
 
 /* The output = sums. Of NaN's bit patterns results have one, on every CPU. */
 static INLINE void
-store_outputs(const integer_product *m, v_real sums[][PANEL_REALS], const int n_rows,
-              const int n_reals, ptrdiff_t r, ptrdiff_t column)
+store_outputs(const integer_product *m, v_real sums[][PANEL_VECTORS], const int n_rows,
+              const int n_vec, ptrdiff_t r, ptrdiff_t column)
 {
     float *to = m->output + r * OUTPUT_ROW + column;
 
     UNROLLED for (int i = 0; i < n_rows; i++, to += OUTPUT_ROW)
     {
-        UNROLLED for (int j = 0; j < n_reals; j++)
+        UNROLLED for (int j = 0; j < n_vec; j++)
         {
             v_real sum = sums[i][j];
             v_store(to + j * LANES, v_select(v_is_nan(sum), v_set1(NAN), sum));
@@ -71,7 +71,7 @@ block_of(const integer_product *m, ptrdiff_t part)
     return are_there ? (m->group + part) / m->groups_per_block : 0;
 }
 
-/* As they lie in memory. */
+/* A part's factors as they lie in memory. */
 static INLINE part_factors
 convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
              ptrdiff_t column)
@@ -85,7 +85,7 @@ convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
     return f;
 }
 
-/* The same, short: for parts that take long. */
+/* The same, not inlined: for parts that take long. */
 static NOINLINE part_factors
 call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
                   ptrdiff_t column)
@@ -93,7 +93,7 @@ call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
     return convert_part(m, part, block, column);
 }
 
-/* They are float32 where many rows share them, after convert(). */
+/* A part's factors. Where many rows share them, convert() has made them float32. */
 static INLINE part_factors
 load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block, ptrdiff_t column,
           const bool converted, const bool calls)
@@ -136,7 +136,7 @@ add_part(const integer_product *m, part_factors f, ptrdiff_t r, ptrdiff_t part,
 
 /* A part's products of a row of one or more lines, as core/quantized.h adds them up. */
 static INLINE v_real
-join_digits(v_dots dots[][PANEL_REALS], const int n_digits, const int j)
+join_digits(v_dots dots[][PANEL_VECTORS], const int n_digits, const int j)
 {
     v_real last = v_float_dots(dots[n_digits - 1][j]);
 
@@ -149,7 +149,7 @@ join_digits(v_dots dots[][PANEL_REALS], const int n_digits, const int j)
     return v_fma(v_set1(ATTN_RADIX), v_float_dots(dots[0][j]), last);
 }
 
-/* The values of codes that stand for such. */
+/* The table of values, for codes that stand for values. */
 static INLINE v_table
 table_of(const integer_product *m, const code_form form)
 {

@@ -18,11 +18,11 @@ make_ready_as(const integer_product *m, const code_form form, const bool pairs)
 
     for (ptrdiff_t k = m->n; k > 0;
          k -= quads_of(form) * ATTN_QUAD, from += step_of(form)) {
-        packed_step w[PANEL_REALS];
-        load_step(w, from, PANEL_REALS, form);
+        packed_step w[PANEL_VECTORS];
+        load_step(w, from, PANEL_VECTORS, form);
         UNROLLED for (int i = 0; i < quads_of(form); i += pairs ? 2 : 1)
         {
-            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            UNROLLED for (int j = 0; j < PANEL_VECTORS; j++)
             {
                 v_store_ready(to + i * QUAD_ROW + j * VECTOR_CODES,
                               pairs ? pair_in(&w[j], i, form)

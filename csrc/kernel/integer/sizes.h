@@ -6,7 +6,7 @@
 
 enum {
     PANEL = ATTN_PANEL_COLUMNS,
-    PANEL_REALS = PANEL / LANES,      /* vectors of a panel's columns */
+    PANEL_VECTORS = PANEL / LANES,    /* vectors of a panel's columns */
     QUAD_ROW = PANEL * ATTN_QUAD,     /* bytes of a panel's quads of the same rows */
     OUTPUT_COLUMNS = 8 * PANEL,       /* that are stored at a time */
     OUTPUT_ROW = OUTPUT_COLUMNS + 16, /* not a multiple of 4 KB's divisors */
@@ -32,12 +32,11 @@ enum { HAS_UNIT = false, BEYOND = 0, WHOLE_ROWS = 1 };
 
 enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
 
-/* Terms that a number of x has where it is not rounded to 8 bits, each in a line of its own. The
- * first is its upper part, the others the digits of its lower one, of which there are two if terms
- * are bytes. */
+/* Terms of a number of x that is not rounded to 8 bits, each in a line of its own. The first is its
+ * upper part, the others are the digits of its lower part: two if terms are bytes, else one. */
 enum { DIGITS = sizeof(term) == 1 ? 3 : 2 };
 
-/* How codes are read: packed, so many bits each, or 4 that stand for values; or ready for
+/* How codes are read: packed, of 8 to 4 bits, or of 4 bits that stand for values; or ready for
  * products, each a `code` of the vocabulary, (rows of W, PANEL). */
 typedef enum { CODES_8, CODES_6, CODES_5, CODES_4, CODES_OF_VALUES, READY } code_form;
 

@@ -36,8 +36,8 @@ part_of(const attn_quantized *q)
     return !q->rounds_rows && q->group > ATTN_BLOCK ? ATTN_BLOCK : q->group;
 }
 
-/* So many parts are multiplied at a time: as many as the first-level cache holds, ready,
- * but one if it is not a whole group. */
+/* How many parts are multiplied at a time: as many as the first-level cache holds, ready; one, if a
+ * part is not a whole group. */
 static ptrdiff_t
 chunk_of(const attn_quantized *q)
 {
@@ -83,8 +83,8 @@ rows_at_a_time(const attn_linear_problem *l, int n_digits, ptrdiff_t row)
     return n < n_rows ? n : n_rows;
 }
 
-/* Lays the work of a task out behind itself in memory; returns the bytes that takes. With
- * memory NULL it does nothing else. */
+/* Lays out the memory of a task, behind its work; returns the bytes it takes. With memory NULL it
+ * only counts them. */
 static size_t
 lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
 {

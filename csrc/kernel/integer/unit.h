@@ -16,11 +16,11 @@ unpack_codes(const integer_product *m, const code_form form)
     const v_table table = table_of(m, form);
 
     for (ptrdiff_t k = m->n; k > 0; k -= quads_of(form) * ATTN_QUAD, from += step) {
-        packed_step w[PANEL_REALS];
-        load_step(w, from, PANEL_REALS, form);
+        packed_step w[PANEL_VECTORS];
+        load_step(w, from, PANEL_VECTORS, form);
         UNROLLED for (int i = 0; i < quads_of(form); i++, to += QUAD_ROW)
         {
-            UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+            UNROLLED for (int j = 0; j < PANEL_VECTORS; j++)
             {
                 v_codes codes = form == CODES_OF_VALUES
                                     ? ready_quads_in(&w[j], i, form, table)
@@ -60,8 +60,8 @@ unit_step(ptrdiff_t part)
     return part % UNIT_STEP == 0 ? UNIT_STEP : part % 32 == 0 ? 32 : 16;
 }
 
-/* Sums of so many parts and lines of UNIT_ROWS rows are in memory at once. Vectors multiply slower
- * for some hundred cycles after the unit has, so they take turns no more often than this. */
+/* Sums of this many parts and lines of UNIT_ROWS rows are in memory at once. Vectors multiply
+ * slower for some hundred cycles after the unit has, so they take turns no more often than this. */
 enum {
     LINES_AT_ONCE = 6,
     LINE_SUMS = UNIT_ROWS * UNIT_SUMS,
@@ -81,20 +81,20 @@ static INLINE void
 add_band(const integer_product *m, unit_block b, ptrdiff_t r, const int n_rows,
          const int n_digits, const int32_t *sums)
 {
-    v_real outputs[BAND][PANEL_REALS];
+    v_real outputs[BAND][PANEL_VECTORS];
     ptrdiff_t end = b.part + b.n_parts;
 
-    load_outputs(m, outputs, n_rows, PANEL_REALS, b.r + r, 0,
+    load_outputs(m, outputs, n_rows, PANEL_VECTORS, b.r + r, 0,
                  m->is_first && b.part == 0);
     sums += r * UNIT_SUMS;
     for (ptrdiff_t p = b.part; p < end; p++, sums += n_digits * LINE_SUMS) {
-        UNROLLED for (int j = 0; j < PANEL_REALS; j++)
+        UNROLLED for (int j = 0; j < PANEL_VECTORS; j++)
         {
             part_factors f = load_part(m, p, 0, j * LANES, true, false);
             UNROLLED for (int i = 0; i < n_rows; i++)
             {
                 const int32_t *from = sums + i * UNIT_SUMS + j * LANES;
-                v_dots dots[DIGITS][PANEL_REALS];
+                v_dots dots[DIGITS][PANEL_VECTORS];
                 UNROLLED for (int d = 0; d < n_digits; d++, from += LINE_SUMS)
                 {
                     dots[d][j] = v_load_dots(from);
@@ -106,7 +106,7 @@ add_band(const integer_product *m, unit_block b, ptrdiff_t r, const int n_rows,
             }
         }
     }
-    store_outputs(m, outputs, n_rows, PANEL_REALS, b.r + r, 0);
+    store_outputs(m, outputs, n_rows, PANEL_VECTORS, b.r + r, 0);
 }
 
 /* output += their sums. Rows of one line are added in bands, which share the factors. */

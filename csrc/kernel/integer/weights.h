@@ -27,8 +27,8 @@ is_narrow(const code_form form)
     return form == CODES_4 || form == CODES_5 || form == CODES_6;
 }
 
-/* Quads of a column in a step, which is a unit of packed codes: as many as a byte has of such
- * bits. */
+/* Quads of a column in a step, which is a unit of packed codes. Where codes have bits above the
+ * fourth, a byte holds those of as many codes. */
 static INLINE int
 quads_of(const code_form form)
 {
@@ -58,13 +58,13 @@ typedef struct {
     v_codes rows[MOST_CODE_ROWS];
 } packed_step;
 
-/* Those of n_reals vectors. */
+/* Loads a step of n_vec vectors of columns. */
 static INLINE void
-load_step(packed_step *w, const char *codes, const int n_reals, const code_form form)
+load_step(packed_step *w, const char *codes, const int n_vec, const code_form form)
 {
     UNROLLED for (int i = 0; i < rows_of_quads(form); i++, codes += QUAD_ROW)
     {
-        UNROLLED for (int j = 0; j < n_reals; j++)
+        UNROLLED for (int j = 0; j < n_vec; j++)
         {
             w[j].rows[i] = v_load_codes(codes + j * VECTOR_CODES);
         }
@@ -76,10 +76,10 @@ load_step(packed_step *w, const char *codes, const int n_reals, const code_form 
  * and where a step or a part takes long they do not look far enough ahead. Returns what to prefetch
  * next. */
 static INLINE const char *
-stream_step(packed_step *w, const char *codes, const int n_reals, const code_form form,
+stream_step(packed_step *w, const char *codes, const int n_vec, const code_form form,
             bool takes_long, const char *next)
 {
-    load_step(w, codes, n_reals, form);
+    load_step(w, codes, n_vec, form);
     bool keeps = v_keep_loads();
     if (!(takes_long && form != CODES_8) && (keeps || bits_above(form) == 0)) {
         return next;
@@ -97,7 +97,7 @@ quads_in(const packed_step *w, const int i, const code_form form)
                                 bits_above(form));
 }
 
-/* The same, ready for products; `table` has the values of their codes, if these stand for such. */
+/* The same, ready for products; `table` has the values of codes that stand for values. */
 static INLINE v_quads
 ready_quads_in(const packed_step *w, const int i, const code_form form, v_table table)
 {
@@ -124,7 +124,7 @@ add_quads(v_dots sum, v_quads w, v_four x, const bool pairs)
     return pairs ? v_add_pair_dots(sum, w, x) : v_add_dots(sum, w, x);
 }
 
-/* Makes n terms of x those of such pairs. */
+/* Makes n terms of x those of pairs of narrow quads. */
 static INLINE void
 narrow_terms(term *x, ptrdiff_t n)
 {
