@@ -385,8 +385,8 @@ attn_choose_task_rows(attn_problem *p, int n_threads)
     }
 }
 
-/* Do so many tasks leave more than a quarter of the threads' time unused? Two threads rather wait
- * for each other than combine results, and many rows make many tasks. */
+/* Would the last round of so few tasks leave more than a quarter of the threads' time unused? Two
+ * threads wait for each other rather than combine results, and many rows make many tasks. */
 static bool
 are_uneven(const attn_problem *p, ptrdiff_t n_tasks, ptrdiff_t n_threads)
 {

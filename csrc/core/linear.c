@@ -198,8 +198,8 @@ time_of_threads(const job *j, const overhead *o, int n_threads)
     return time + o->late * time_of(o, 1, longest * j->row_unit, j->n_columns);
 }
 
-/* Splits columns into tasks of n_panels, and rows into so many that a thread has at most n_each
- * tasks, unless rows are too few. */
+/* Splits columns into tasks of n_panels panels, and rows into parts, until each thread has n_each
+ * tasks or a task has no more rows than the kernel computes at a time. */
 static void
 split_tiles(job *j, int n_threads, ptrdiff_t n_panels, ptrdiff_t n_each)
 {

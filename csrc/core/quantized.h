@@ -83,7 +83,7 @@ attn_power_of(uint8_t e)
     return power * 0.5f;
 }
 
-/* Rows of a unit of codes: with 5 and 6 bits as many as fill ATTN_QUAD bytes with upper bits. */
+/* Rows of a unit of codes. With 5 and 6 bits their upper bits fill ATTN_QUAD bytes. */
 static inline ptrdiff_t
 attn_code_unit(int bits)
 {

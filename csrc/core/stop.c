@@ -4,8 +4,8 @@
 
 #include <time.h>
 
-/* Polls need it to some milliseconds only. Such a clock does not read the CPU's counter, which waits
- * for all loads before it: loads after it would wait for memory in vain. */
+/* Polls need it to some milliseconds only. A coarse clock does not read the CPU's counter: that
+ * would wait for all loads before it, and loads after it would wait for memory in vain. */
 #ifdef CLOCK_MONOTONIC_COARSE
 #define POLL_CLOCK CLOCK_MONOTONIC_COARSE
 #else

@@ -117,7 +117,8 @@ end_task(ptrdiff_t list, int worker, int64_t begin)
 
 #endif
 
-/* How many of n threads are repaid by so many shares of work. */
+/* How many of n threads so many shares of work repay: a share repays the second thread, and half a
+ * share each one after it. */
 static int
 repaid(double shares, int n)
 {

@@ -19,7 +19,7 @@ typedef struct {
     attn_control control;
 } attn_call;
 
-/* Who runs a task. */
+/* The thread that runs a task. */
 typedef struct {
     void *workspace;
     const struct attn_tier *tier; /* the call's */

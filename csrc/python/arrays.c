@@ -233,7 +233,7 @@ fail_common_type(int n, PyArray_Descr *const *descrs, const char *names)
     return -1;
 }
 
-/* The type number to which so many promote. */
+/* The type number to which n type numbers promote. */
 static int
 promote(int n, const int *types, const char *names)
 {

@@ -55,7 +55,7 @@ remove_kept(int i)
     return block;
 }
 
-/* A block of just so many bytes, or NULL. */
+/* A block of exactly `capacity` bytes, or NULL. */
 static header *
 take_kept(size_t capacity)
 {

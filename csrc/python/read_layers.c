@@ -264,7 +264,7 @@ read_attention(const context *c, PyObject *mha, PyObject *cache, PyObject *place
     return status > 0 && put(*group, CACHE, rows) < 0 ? -1 : status;
 }
 
-/* May such a layer be parallel, if it is? */
+/* Is a layer as the core computes it? A parallel one has one norm, which comes first. */
 static bool
 is_right(PyObject *layer)
 {

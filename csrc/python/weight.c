@@ -75,7 +75,7 @@ view_codes(PyObject *parts, py_weight *w)
     return w->array == NULL || PyErr_Occurred() ? -1 : 0;
 }
 
-/* Of such parts. */
+/* Describes a packed weight of the parts that Python gives. */
 static int
 view_parts(PyObject *parts, py_weight *w)
 {

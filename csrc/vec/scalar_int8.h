@@ -25,8 +25,8 @@ static inline v_codes v_load_codes(const char *p)
     return (v_codes){{(int8_t)p[0], (int8_t)p[1], (int8_t)p[2], (int8_t)p[3]}};
 }
 
-/* Do loads stay before this, in order? Then their vectors take registers, of which some CPUs have
- * too few. */
+/* Do loads stay before this, in order? Then their vectors occupy registers, and some CPUs have too
+ * few. */
 static inline bool v_keep_loads(void) { return false; }
 
 /* Codes of fewer bits: quads number i of a unit of rows. Four bits are halves of

@@ -26,7 +26,7 @@ has_lines(const linear_work *w, ptrdiff_t n)
     return attn_is_transposed(w->l) && places % sizeof(operand) == 0;
 }
 
-/* Packs LANES such lines as columns of a panel, from column k of the task on. */
+/* Packs LANES lines as columns of a panel, from column k of the task on. */
 static void
 pack_lines(const matrix_work *m, const char *from, ptrdiff_t n, ptrdiff_t k)
 {

@@ -33,7 +33,7 @@ typedef struct {
     const real *bias;
 } unit_outputs;
 
-/* Has an array such rows? It may be none. */
+/* Are rows of an array adjacent numbers that have vectors, evenly apart? Of no array they are. */
 static bool
 has_even_vectors(const attn_linear_problem *l, const attn_array *array)
 {

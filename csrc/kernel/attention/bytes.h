@@ -45,7 +45,7 @@ bytes_after_keys(const work *w, const block *b)
     return w->reads_ahead ? values_of(&w->rows, b->first, 1).at : NULL;
 }
 
-/* Where the keys of the next block begin, likewise. */
+/* Where the keys of the next block begin; NULL if they are not prefetched. */
 static const char *
 bytes_after_values(const work *w, const block *b)
 {

@@ -54,8 +54,8 @@ tile_vectors(const task_rows *t, int tile)
     return (int)((tile_rows(t, tile) + LANES - 1) / LANES);
 }
 
-/* The addresses of an array's rows from row r of the task on, as many as there are lanes or
- * rows left; returns how many. */
+/* The addresses of an array's rows from row r of the task on, one for each lane that has a row;
+ * returns how many. */
 static ptrdiff_t
 row_addresses(const task_rows *t, const attn_array *array, const char *base,
               ptrdiff_t r, const char *rows[LANES])

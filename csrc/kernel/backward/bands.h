@@ -4,7 +4,7 @@
 
 #include "kernel/backward/task.h"
 
-/* Bands begin and end at multiples of so many keys of a span, so that there are few. */
+/* Bands begin and end at multiples of BAND_KEYS keys of a span, so that there are few. */
 enum { BAND_KEYS = 16 };
 
 /* Widens a tile's span to where bands of all keys may begin and end. */

@@ -33,7 +33,7 @@ add_key_grads_prefetch(backward_work *w, const attn_array *array, ptrdiff_t n_co
     }
 }
 
-/* Likewise the keys, or the values, behind key `end`. */
+/* Adds the keys, or the values, behind key `end`. */
 static NOINLINE void
 add_keys_prefetch(backward_work *w, ptrdiff_t end, bool value)
 {

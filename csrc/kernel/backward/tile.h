@@ -5,7 +5,7 @@
 
 #include "kernel/backward/task.h"
 
-/* Makes the rows' tile the one of that number. */
+/* Makes w->task and w->rows those of a tile. */
 static void
 choose_tile(backward_work *w, ptrdiff_t tile)
 {
@@ -45,7 +45,7 @@ load_tile_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
     load_lanes(array, rows, n, n_columns, w->rows.staging, to, NULL);
 }
 
-/* Likewise reals, whatever operands are, of up to SLAB_COLUMNS columns. */
+/* The same as reals, whatever operands are, of up to SLAB_COLUMNS columns. */
 static void
 load_real_lanes(backward_work *w, const attn_array *array, ptrdiff_t r,
                 ptrdiff_t column, ptrdiff_t n_columns, real *to)

@@ -123,8 +123,8 @@ multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
     }
 }
 
-/* How many vectors of a packed panel's row are computed at a time: so many that the sums of
- * all rows fit in registers. */
+/* How many vectors of a packed panel's row are computed at a time: the sums of all rows fit in
+ * registers. */
 static INLINE int
 panel_width(const int rows)
 {

@@ -72,7 +72,7 @@ typedef struct {
         next[2]; /* prefetched during the product, of the second two lines at once */
 } many_rows_product;
 
-/* How often a product of so many steps prefetches: once between two jumps is enough for all lines,
+/* How often a product of n_steps steps prefetches: once between two jumps is enough for all lines,
  * and more prefetches of the same line delay the loads of A. */
 static INLINE ptrdiff_t
 prefetches_of(ptrdiff_t n_steps)
@@ -105,8 +105,9 @@ move_on(const operand **a, ptrdiff_t a_step)
 }
 
 #if PANEL_STEPS > 1
-/* The first steps of a product, as many as come in groups of GROUP_STEPS without a jump; returns how
- * many. The operands of a row are adjacent, or those of a step: a_step is 1 or GROUP_ROWS. */
+/* Multiplies the first steps of a product, all that make whole groups of GROUP_STEPS; there is no
+ * jump within a group. Returns their number. The operands of a row are adjacent, or those of a
+ * step: a_step is 1 or GROUP_ROWS. */
 static INLINE ptrdiff_t
 multiply_step_groups(v_real *sum, const many_rows_product *w, const ptrdiff_t a_step)
 {
@@ -159,7 +160,8 @@ multiply_step_groups(v_real *sum, const many_rows_product *w, const ptrdiff_t a_
 }
 #endif
 
-/* Never inlined, so that nothing else takes registers. */
+/* The product of one group of rows and one part of a panel. Never inlined, so that nothing else
+ * takes registers. */
 static ALIGNED ONE_COPY void
 multiply_many_rows(const many_rows_product *w)
 {

@@ -21,7 +21,7 @@ typedef struct {
 /* Can two tiles be multiplied at once, as 2 * TILE_VECTORS vectors? */
 enum { PAIRS_TILES = PANEL_ROWS == 12 && TERMS == 1 };
 
-/* The rows of a panel of so many vectors. */
+/* The rows of a panel whose tiles have n_vec vectors. */
 static INLINE int
 panel_rows(const int n_vec)
 {
@@ -31,8 +31,8 @@ panel_rows(const int n_vec)
 /* How many steps ahead rows of A that lie apart are prefetched. */
 enum { STEPS_AHEAD = 8 };
 
-/* A whole panel prefetches a line with each of so many steps: fewer prefetches where steps follow
- * each other without jumps, for these are there to save instructions. */
+/* A whole panel prefetches a line every STEPS_A_LINE steps. Steps without jumps between them are
+ * there to save instructions, so they prefetch less often. */
 enum { STEPS_A_LINE = PANEL_STEPS > 1 ? 2 : 1 };
 
 /* sum += C * keep */
@@ -53,8 +53,8 @@ add_kept(v_real *sum, const real *c, ptrdiff_t c_row, ptrdiff_t c_tile, const in
 }
 
 #if PANEL_STEPS > 1
-/* The first steps of a whole panel, as many as come in groups of PANEL_STEPS without a jump; returns
- * how many. `a` is the first operand of the panel. */
+/* Multiplies the first steps of a whole panel, all that make whole groups of PANEL_STEPS; there is
+ * no jump within a group. Returns their number. `a` is the first operand of the panel. */
 static INLINE ptrdiff_t
 add_step_groups(v_real *sum, const tile_product *m, const operand *a,
                 const bool a_transposed, const stepwise *next)

@@ -105,7 +105,7 @@ add_more_steps(v_real *sum, const product *p, const operand *a, const char *b,
     }
 }
 
-/* Where vector v begins, in lines whose tiles are so far apart. */
+/* Where vector v begins, if tiles are `tile` apart and the vectors of one `vector`. */
 static INLINE ptrdiff_t
 vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
 {

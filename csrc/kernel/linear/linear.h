@@ -65,8 +65,8 @@ choose_form(linear_work *w)
     w->unit = packed || w->form == MANY_ROWS_FORM ? ATTN_PANEL_COLUMNS : LANES;
 }
 
-/* Adds the products of elements first .. first + n - 1 of each row, which are in memory already
- * where `loaded`. */
+/* Adds the products of elements first .. first + n - 1 of each row. `loaded`: the elements are in
+ * memory already. */
 static void
 add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {
@@ -86,8 +86,8 @@ add_linear_block(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
     }
 }
 
-/* Computes the columns of w->task, no more than fit in its memory. The input is there already
- * where `loaded`. */
+/* Computes the columns of w->task, no more than fit in its memory. `loaded`: the input is there
+ * already. */
 static void
 run_columns(linear_work *w, bool loaded, const attn_worker *worker)
 {

@@ -188,7 +188,7 @@ multiply_groups(const linear_work *w, const linear_columns *part, many_rows_prod
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row, in one chain, and stores the
- * outputs if these are the last. The elements are in memory already where `loaded`. */
+ * outputs behind the last elements. `loaded`: the elements are in memory already. */
 static void
 add_linear_many_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
 {

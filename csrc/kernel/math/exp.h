@@ -134,7 +134,7 @@ weight_exp(v_real score, v_real scale, v_real base)
 }
 
 /* The same for products, with 0 for what is subnormal as bfloat16: the unit takes it for 0, and
- * CPUs take a hundred times as long for a vector that has such numbers. */
+ * CPUs take a hundred times as long for a vector with a subnormal number. */
 static INLINE v_real
 operand_exp(v_real score, v_real scale, v_real base)
 {

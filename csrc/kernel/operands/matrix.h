@@ -10,7 +10,7 @@ typedef struct {
     ptrdiff_t row; /* operands from row to row; columns are contiguous */
 } matrix;
 
-/* Can rows of `dim` columns be read in place, in the way of `kind`? */
+/* Can products read rows of `dim` columns in place, as `kind` says? */
 static bool
 reads_in_place(const attn_array *array, ptrdiff_t dim, storage kind)
 {

@@ -128,7 +128,8 @@ read_lines(const char *at, const ptrdiff_t n)
 /* With so few rows, the CPU prefetches what is read in order. */
 enum { STREAM_ROWS = 2 };
 
-/* By which of these functions lines come that are read soon. More rows never touch lines. */
+/* Which of these functions brings lines that are read soon. More rows than STREAM_ROWS never touch
+ * lines. */
 typedef enum {
     READ_LINES,
     PREFETCH_LINES,

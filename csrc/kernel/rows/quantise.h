@@ -24,7 +24,7 @@ largest(const real *head, ptrdiff_t n)
 }
 
 /* Adds the squared rests of n numbers, up to 512 of them so that sums are exact, for the factor in
- * each lane; core/rotary.h says what these are. */
+ * each lane. core/rotary.h defines rests and factors. */
 static INLINE void
 add_rests(const real *x, ptrdiff_t n, v_real factor, double *to)
 {

@@ -20,8 +20,8 @@ is_read_in_order(const attn_array *array, ptrdiff_t dim)
     return array->row_stride == dim * array->column_stride;
 }
 
-/* And with little to compute? Then the CPU prefetches on its own, and other prefetches disturb
- * it. */
+/* Does it read them in order, with little to compute? Then the CPU prefetches on its own, and other
+ * prefetches disturb it. */
 static bool
 is_stream(const work *w, const attn_array *array, ptrdiff_t dim)
 {
@@ -63,8 +63,8 @@ prefetch_early(const char *at)
     }
 }
 
-/* The group that is read GROUPS_AHEAD groups after group `step` of a block: its keys
- * come first, then its values, then the next block's keys. */
+/* The rows that are read GROUPS_AHEAD groups after group `step` of a block: its groups of keys come
+ * first, then its groups of values, then the next block's keys. */
 static prefetch
 look_ahead(const work *w, const block *b, ptrdiff_t step)
 {
@@ -138,7 +138,7 @@ next_after_values(const work *w, const block *b, ptrdiff_t first, const key_run 
                                             : NULL;
 }
 
-/* How these come. */
+/* How the task brings the next group of keys into the caches. */
 static INLINE touch_form
 touch_form_of(const work *w)
 {
