@@ -426,6 +426,8 @@ def multiply_with():
 @pytest.mark.parametrize(
     "shape",
     [
+        (5, 385, 130),
+        (9, 129, 100),
         (20, 129, 100),
         (65, 129, 13),
         (113, 128, 6),

@@ -333,6 +333,10 @@ split(attn_linear_problem *l, int n, int n_threads, const attn_call *call, job *
                .n_products = n};
     l->many_rows = l->quantized == NULL && j->kernel->many_rows != NULL &&
                    attn_get_tuning(ATTN_TUNE_MANY_ROWS);
+    l->few_rows = !l->packed                    ? ATTN_FEW_ROWS
+                  : !l->many_rows               ? ATTN_PACKED_ROWS
+                  : l->weight.dtype == ATTN_F16 ? ATTN_NARROW_ROWS
+                                                : j->kernel->narrow_rows;
     if (rows_of(l) == 0 || l->n_out == 0) {
         return 0;
     }

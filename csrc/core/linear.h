@@ -36,6 +36,7 @@ typedef struct {
     bool rounds_input;   /* x may be rounded to the weight's dtype, if that is faster */
     attn_array output;   /* (B, rows, out) */
     bool many_rows;      /* set by attn_linear: tasks have up to ATTN_MANY_ROWS rows */
+    ptrdiff_t few_rows;  /* set by attn_linear: up to so many take row form */
 } attn_linear_problem;
 
 /* Is W the transpose of what lies in memory row by row? Then its columns are read as these
@@ -53,11 +54,7 @@ attn_is_transposed(const attn_linear_problem *l)
 static inline bool
 attn_linear_in_rows(const attn_linear_problem *l)
 {
-    ptrdiff_t most = !l->packed     ? ATTN_FEW_ROWS
-                     : l->many_rows ? ATTN_NARROW_ROWS
-                                    : ATTN_PACKED_ROWS;
-
-    return l->batch.n * l->n_rows <= most;
+    return l->batch.n * l->n_rows <= l->few_rows;
 }
 
 /* Rows first_row .. of all batches' rows in a line, columns first_column .. of the output. */
@@ -71,6 +68,7 @@ typedef struct {
     /* Most rows of a task in the form for many rows; NULL where there is none. */
     ptrdiff_t (*many_rows)(const attn_linear_problem *);
     ptrdiff_t many_rows_unit; /* rows that it computes at a time */
+    ptrdiff_t narrow_rows;    /* with packed weights, row form is for so many */
     size_t (*workspace_size)(const attn_linear_problem *);
     void (*run)(const attn_linear_problem *, const attn_linear_task *,
                 const attn_worker *);
@@ -96,7 +94,7 @@ typedef struct {
 
 double attn_linear_work(const attn_linear_problem *); /* multiplications */
 
-/* -1 when memory runs out, else 0. It sets `many_rows`, as the functions below do. */
+/* -1 when memory runs out, else 0. It sets the last two fields, as the functions below do. */
 int attn_linear(attn_linear_problem *, attn_call *);
 /* Several independent ones at once; memory for more than a few may run out. The problems of
  * `then`, if there are any, follow each its own one, task by task: they have the same sizes and

@@ -33,6 +33,7 @@ const attn_kernel KERNEL = {
 #if HAS_MANY_ROWS
             .many_rows = linear_many_rows,
             .many_rows_unit = GROUP_ROWS,
+            .narrow_rows = NARROW_ROWS,
 #endif
             .has_row_form = true,
             .workspace_size = linear_workspace_size,

@@ -22,6 +22,7 @@ const attn_kernel KERNEL = {
                   .end_combine = end_combine},
     .linear = {.many_rows = unit_many_rows,
                .many_rows_unit = UNIT_SQUARE,
+               .narrow_rows = ATTN_NARROW_ROWS,
                .workspace_size = matrix_workspace_size,
                .run = run_matrix},
     .backward = {.divided_work = 20,

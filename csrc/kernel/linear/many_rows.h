@@ -126,6 +126,13 @@ fetch_row_groups(linear_work *w, ptrdiff_t first, ptrdiff_t n, bool loaded)
     return (row_groups){staged, STEPS, 1, GROUP_ROWS * STEPS};
 }
 
+/* Row form is for so many rows with packed weights. Where it has sums of one vector only of 8
+ * rows, it reads lines twice, and the form for many rows is faster from memory and from caches. */
+enum {
+    NARROW_ROWS = PANEL_ROWS * TILE_VECTORS / ATTN_FEW_ROWS > 1 ? ATTN_NARROW_ROWS
+                                                                : ATTN_FEW_ROWS / 2
+};
+
 /* Most rows of a task, whatever the product. CPUs with short vectors may have smaller second-level
  * caches: with half as many rows Zen 3 is up to 1.05 times as fast. */
 static ptrdiff_t
