@@ -648,6 +648,20 @@ def test_when_keys_are_read_changes_no_bit(read_once, dtype, n_rows, tuning):
 
 
 @needs_test_hooks
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_leaving_prefetches_to_the_cpu_changes_no_bit(dtype, n_rows):
+    x, weight = normal(n_rows, 261, dtype=dtype), normal(261, 130, dtype=dtype)
+    matrices = weight, PackedWeight(weight)
+    before = _attnpy.set_tuning("read_alone", False)
+    expected = [linear(x, matrix) for matrix in matrices]
+    assert _attnpy.set_tuning("read_alone", True) is False
+    actual = [linear(x, matrix) for matrix in matrices]
+    _attnpy.set_tuning("read_alone", before)
+    for one, other in zip(actual, expected, strict=True):
+        assert_same_bits(one, other)
+
+
+@needs_test_hooks
 def test_a_tuning_is_set_by_a_flag():
     with pytest.raises(TypeError, match="value: expected True or False, got 1"):
         _attnpy.set_tuning("many_rows", 1)

@@ -29,6 +29,8 @@ bool attn_cpu_repays_reading_far_soon(void);
 /* Is it faster to read a group of keys or values in the order of memory before it is read in
  * another order? */
 bool attn_cpu_repays_reading_bursts(void);
+/* ... leaving the prefetches of weights, which few rows read in order, to the CPU? */
+bool attn_cpu_repays_reading_alone(void);
 
 /* Are two tiles multiplied at once faster than one after the other? */
 bool attn_cpu_repays_pairing_tiles(void);

@@ -15,6 +15,7 @@ static bool (*const repays[])(void) = {
     [ATTN_TUNE_READ_SOON] = attn_cpu_repays_reading_soon,
     [ATTN_TUNE_READ_FAR_SOON] = attn_cpu_repays_reading_far_soon,
     [ATTN_TUNE_READ_BURSTS] = attn_cpu_repays_reading_bursts,
+    [ATTN_TUNE_READ_ALONE] = attn_cpu_repays_reading_alone,
     [ATTN_TUNE_NARROW_TILES] = attn_cpu_repays_narrow_tiles,
     [ATTN_TUNE_PAIR_TILES] = attn_cpu_repays_pairing_tiles,
 };

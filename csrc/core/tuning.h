@@ -11,6 +11,7 @@ typedef enum {
     ATTN_TUNE_READ_SOON, /* keys and values are prefetched shortly before they are read */
     ATTN_TUNE_READ_FAR_SOON, /* so are those that come from memory */
     ATTN_TUNE_READ_BURSTS, /* keys from memory are read in order before they are used */
+    ATTN_TUNE_READ_ALONE,  /* weights that few rows read in order are not prefetched */
     ATTN_TUNE_NARROW_TILES, /* half a tile skips keys that only the other half sees */
     ATTN_TUNE_PAIR_TILES, /* two tiles are multiplied at once, and a head's keys and values are
                            * converted once for all tasks of a thread */

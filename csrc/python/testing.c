@@ -37,7 +37,9 @@ PyDoc_STRVAR(
     "prefetched past the larger caches, or whether these are prefetched to all caches "
     "shortly before they are read ('read_soon'), or only those that come from memory "
     "('read_far_soon'), or read in order first ('read_bursts'), or whether half a tile "
-    "leaves out what only the other half sees ('narrow_tiles'), or whether two tiles "
+    "leaves out what only the other half sees ('narrow_tiles'), or whether weights "
+    "that "
+    "few rows read are left to the CPU ('read_alone'), or whether two tiles "
     "are multiplied at once ('pair_tiles'); return the former value.");
 
 static PyObject *
@@ -50,6 +52,7 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
                                         [ATTN_TUNE_READ_SOON] = "read_soon",
                                         [ATTN_TUNE_READ_FAR_SOON] = "read_far_soon",
                                         [ATTN_TUNE_READ_BURSTS] = "read_bursts",
+                                        [ATTN_TUNE_READ_ALONE] = "read_alone",
                                         [ATTN_TUNE_NARROW_TILES] = "narrow_tiles",
                                         [ATTN_TUNE_PAIR_TILES] = "pair_tiles"};
 
@@ -70,7 +73,8 @@ set_tuning(PyObject *module, PyObject *const *arguments, Py_ssize_t n_arguments)
     return PyErr_Format(
         PyExc_ValueError,
         "name: expected 'many_rows', 'read_once', 'read_halves_once', 'read_soon', "
-        "'read_far_soon', 'read_bursts', 'narrow_tiles' or 'pair_tiles', got %R",
+        "'read_far_soon', 'read_bursts', 'read_alone', 'narrow_tiles' or 'pair_tiles', "
+        "got %R",
         arguments[0]);
 }
 

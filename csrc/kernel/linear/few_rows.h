@@ -16,6 +16,8 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
     const attn_array *weight = &w->l->weight;
     ptrdiff_t n_columns = w->task->n_columns, width = row_width(w);
     storage kind = value_storage(weight->dtype);
+    bool alone = kind == AS_OPERANDS && w->task->n_rows <= STREAM_ROWS &&
+                 attn_get_tuning(ATTN_TUNE_READ_ALONE);
     few_rows_product m = {.base = {.c = w->sums,
                                    .c_row = width,
                                    .a = {w->input + k / TERMS, STEPS},
@@ -23,7 +25,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
                                    .b_row = weight->row_stride,
                                    .n_rows = row_form_rows(w->task->n_rows),
                                    .n_steps = (n + TERMS - 1) / TERMS},
-                          .b_ahead = ROW_GROUP * weight->row_stride,
+                          .b_ahead = alone ? 0 : ROW_GROUP * weight->row_stride,
                           .b_goal = TO_SECOND,
                           .resume = k > 0};
 
@@ -58,6 +60,8 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
     bool in_place = kind != AS_OPERANDS || w->l->weight.dtype == OPERAND_DTYPE;
     bool near = attn_get_tuning(ATTN_TUNE_READ_ONCE);
     ptrdiff_t n_rows = w->task->n_rows, ahead = near ? PANEL_NEAR_AHEAD : PANEL_AHEAD;
+    bool alone =
+        kind == AS_OPERANDS && n_rows == 1 && attn_get_tuning(ATTN_TUNE_READ_ALONE);
     few_rows_product m = {
         .base = {.c = w->sums + column,
                  .c_row = row_width(w),
@@ -66,7 +70,7 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
                                : (const char *)fetch_panel(w, first, n, column).at,
                  .b_row = ATTN_PANEL_COLUMNS * storage_bytes(kind),
                  .n_steps = (n + TERMS - 1) / TERMS},
-        .b_ahead = in_place ? ahead : 0,
+        .b_ahead = in_place && !alone ? ahead : 0,
         .b_goal = near && n_rows <= ATTN_FEW_ROWS ? TO_FIRST : TO_SECOND};
 
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
