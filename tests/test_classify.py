@@ -177,7 +177,7 @@ def test_one_of_a_language_model_may_be_saved(tmp_path):
     assert_same_bits(again.scores(TEXTS[:2]), ours.scores(TEXTS[:2]))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in families.ENCODERS if kind != "new"])
+@pytest.mark.parametrize("kind", families.CLASSED)
 @pytest.mark.parametrize("n_labels", [1, 3])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_labels_are_those_of_the_pipeline_of_transformers(

@@ -10,7 +10,7 @@ from support.sentences import PAIRS, put, write_scorer
 
 from attnpy import checkpoints
 from attnpy.models import BertEncoder, CrossEncoder
-from attnpy.positions import Rotary
+from attnpy.positions import Rotary, alibi_bias
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 
@@ -336,6 +336,171 @@ def test_gte_beside_a_copy_of_its_code_is_read_as_that_of_alibaba(tmp_path):
     ):
         with pytest.raises(ValueError, match=rf"config: expected .*{name}"):
             BertEncoder.from_config({**ARCTIC, name: value})
+
+
+IMPLEMENTATION = "jinaai/jina-bert-implementation--"
+# As the folder of jina-embeddings-v2-base-en has them, in small.
+JINA_2 = {
+    **families.JINA_BERT,
+    "model_type": "bert",
+    "_name_or_path": "jinaai/jina-bert-implementation",
+    "architectures": ["JinaBertForMaskedLM"],
+    "attention_probs_dropout_prob": 0.0,
+    "attn_implementation": "torch",
+    "auto_map": {
+        "AutoConfig": f"{IMPLEMENTATION}configuration_bert.JinaBertConfig",
+        "AutoModel": f"{IMPLEMENTATION}modeling_bert.JinaBertModel",
+        "AutoModelForMaskedLM": f"{IMPLEMENTATION}modeling_bert.JinaBertForMaskedLM",
+    },
+    "classifier_dropout": None,
+    "emb_pooler": "mean",
+    "gradient_checkpointing": False,
+    "model_max_length": 8192,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("network", ["geglu", "reglu"])
+@pytest.mark.parametrize("n_heads", [1, 3, 4, 6])
+def test_jinas_scores_fall_with_the_distance(tmp_path, network, n_heads):
+    heads = {"num_attention_heads": n_heads, "feed_forward_type": network}
+    config = {**JINA_2, **heads}
+    tensors = families.tensors(families.JINA_BERT | heads)
+    write(tmp_path / "old", config, tensors)
+    model = BertEncoder.from_pretrained(tmp_path / "old", dtype=np.float64)
+    ids = np.tile(IDS, 5)  # more than max_position_embeddings
+    expected = families.bert_states(tensors, families.JINA_BERT | heads, ids)
+    np.testing.assert_allclose(model(ids), expected, rtol=1e-9, atol=1e-11)
+    padded = np.array([ids, np.where(np.arange(45) < 7, ids, 0)])
+    states = model(padded, lengths=[45, 7])
+    assert_same_bits(states[0], model(ids))
+    assert_same_bits(states[1, :7], model(ids[:7]))
+    shifted = model(np.roll(padded[1], 3), token_mask=np.roll(np.arange(45) < 7, 3))
+    np.testing.assert_allclose(shifted[3:10], states[1, :7], rtol=1e-12, atol=1e-13)
+    model.save_pretrained(tmp_path / "new")
+    saved = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert saved["model_type"] == "bert"
+    assert saved["architectures"] == ["JinaBertModel"]
+    assert saved["auto_map"].items() >= JINA_2["auto_map"].items()
+    assert {*checkpoints.read(tmp_path / "new")} == {*tensors}
+    again = BertEncoder.from_pretrained(tmp_path / "new", dtype=np.float64)
+    assert_same_bits(again(ids), model(ids))
+
+
+@pytest.mark.quick
+def test_jinas_long_texts_need_no_matrix_of_biases():
+    model = BertEncoder.from_config(JINA_2)
+    for longest in (0, 1, 2, 7):
+        assert_same_bits(model._bias(longest), alibi_bias(3, longest, longest))
+    bias = model._bias(100_000)  # 120 GB as a matrix
+    assert bias.shape == (3, 100_000, 100_000)
+    assert_same_bits(bias[:, -7:, -7:], alibi_bias(3, 7, 7))
+    assert_same_bits(bias[:, :1, -1], alibi_bias(3, 1, 100_000, q_offset=0)[:, :, -1])
+
+
+@pytest.mark.quick
+def test_gradients_of_jinas_model_are_those_of_differences():
+    config = {**JINA_2, "num_hidden_layers": 1}
+    model = BertEncoder.from_config(
+        config, dtype=np.float64, rng=np.random.default_rng(0)
+    )
+    rng = np.random.default_rng(1)
+    for array in model.parameters().values():
+        array += rng.standard_normal(array.shape) / 4
+    batch = families.batch()
+    states, pullback = model.vjp(batch, lengths=families.LENGTHS)
+    exists = np.arange(9) < np.array(families.LENGTHS)[:, np.newaxis]
+    grad = rng.standard_normal(states.shape) * exists[..., np.newaxis]
+    found = pullback(grad)
+    assert found.keys() == model.parameters().keys()
+
+    def loss():
+        return float((model(batch, lengths=families.LENGTHS) * grad)[exists].sum())
+
+    for name, array in model.parameters().items():
+        step = rng.standard_normal(array.shape) * 1e-5
+        array += step
+        above = loss()
+        array -= 2 * step
+        below = loss()
+        array += step
+        slope = (above - below) / 2
+        np.testing.assert_allclose(
+            slope, (found[name] * step).sum(), rtol=1e-4, atol=1e-9, err_msg=name
+        )
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("activations", ["float", "int8"])
+def test_jinas_model_of_integers_has_the_bits_of_each_text_alone(
+    tmp_path, weights, activations
+):
+    write(tmp_path, JINA_2, families.tensors(families.JINA_BERT))
+    model = BertEncoder.from_pretrained(
+        tmp_path, weights=weights, activations=activations
+    )
+    batch = families.batch()
+    states = model(batch, lengths=families.LENGTHS)
+    for text, n, own in zip(batch, families.LENGTHS, states, strict=True):
+        assert_same_bits(own[:n], model(text[:n]))
+
+
+OTHER = "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"auto_map": {"AutoModel": OTHER}}, "norms of queries and keys, and a third"),
+        (
+            {"auto_map": {**JINA_2["auto_map"], "AutoTokenizer": "x.y"}},
+            "expected no auto_map",
+        ),
+        ({"position_embedding_type": "absolute"}, "type = 'alibi', got 'absolute'"),
+        ({"position_embedding_type": None}, "type = 'alibi', got 'absolute'"),
+        ({"feed_forward_type": "original"}, "to be geglu or reglu, got 'original'"),
+        ({"feed_forward_type": None}, "missing feed_forward_type"),
+        ({"emb_pooler": "cls"}, "expected emb_pooler = 'mean', got 'cls'"),
+    ],
+)
+def test_what_else_jinas_older_code_has_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        BertEncoder.from_config({**JINA_2, **changes})
+
+
+@pytest.mark.quick
+def test_alibi_is_instead_of_other_positions():
+    sizes = (1, 8, 2, 8)
+    for other in ({"num_buckets": 4}, {"rotary": Rotary(4)}):
+        with pytest.raises(ValueError, match="alibi: expected False with rotary or nu"):
+            BertEncoder(*sizes, vocab_size=9, alibi=True, **other)
+    with pytest.raises(ValueError, match=r"padding_id: expected None with .* alibi"):
+        BertEncoder(*sizes, vocab_size=9, alibi=True, padding_id=1)
+    model = BertEncoder(*sizes, vocab_size=9, alibi=True)
+    assert model.position_embedding is None
+    assert "alibi=True" in repr(model)
+    assert "position_table" not in repr(model)
+
+
+def test_jinas_first_reranker_has_berts_head(tmp_path):
+    sentences.require()
+    local = {name: place.split("--")[1] for name, place in JINA_2["auto_map"].items()}
+    _, config = write_scorer(tmp_path, "jina-bert-v2")
+    of_files = {"model_type": "bert", "emb_pooler": "mean", "auto_map": local}
+    expected = CrossEncoder.from_pretrained(tmp_path).predict(PAIRS)
+    put(tmp_path / "config.json", {**config, **of_files})
+    model = CrossEncoder.from_pretrained(tmp_path)
+    assert_same_bits(model.predict(PAIRS), expected)
+    model.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["architectures"] == ["JinaBertForSequenceClassification"]
+    names = {*checkpoints.read(tmp_path / "saved")}
+    assert {"bert.encoder.layer.0.mlp.gated_layers.weight", "classifier.bias"} < names
+    again = CrossEncoder.from_pretrained(tmp_path / "saved")
+    assert_same_bits(again.predict(PAIRS), expected)
 
 
 def test_scalings_of_gte_that_are_not_here_are_refused():

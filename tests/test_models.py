@@ -1099,7 +1099,7 @@ def test_configurations_name_windows_and_positions():
     [
         (
             {**families.BERT, "model_type": "funnel"},
-            "or jina_embeddings_v3, got 'funnel'",
+            "or jina-bert-v2, got 'funnel'",
         ),
         ({**families.BERT, "is_decoder": True}, "is_decoder.*False, got True"),
         ({**families.BERT, "hidden_act": "mish"}, "activation.*got 'mish'"),

@@ -61,7 +61,8 @@ def test_scores_are_the_models_arithmetic(tmp_path, kind, n_labels):
     tensors, config = write_scorer(tmp_path, kind, n_labels)
     encoder = read(tmp_path)
     assert encoder.num_labels == n_labels
-    assert encoder.token_types == (kind in ("bert", "electra", "albert", "nomic_bert"))
+    with_types = "bert", "electra", "albert", "nomic_bert", "jina-bert-v2"
+    assert encoder.token_types == (kind in with_types)
     expected = expected_logits(encoder, tensors, config, PAIRS)
     expected = sigmoid(expected)[:, 0] if n_labels == 1 else expected
     scores = encoder.predict(PAIRS)
@@ -546,7 +547,7 @@ MEAN = {"classifier_pooling": "mean", "classifier_activation": "silu"}
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        *((kind, {}) for kind in families.ENCODERS if kind != "new"),
+        *((kind, {}) for kind in families.CLASSED),
         ("modernbert", MEAN),
     ],
 )

@@ -18,7 +18,7 @@ numpy_files = pytest.importorskip("safetensors.numpy")
 
 IDS = np.array([7, 1, 29, 4, 4, 0, 18, 11, 2])
 # Those of the code beside the files are saved in today's names: test_encoders.py.
-ENCODERS = [kind for kind in families.ENCODERS if kind != "new"]
+ENCODERS = families.CLASSED
 KINDS = [*ENCODERS, *families.DECODERS]
 
 

@@ -701,7 +701,7 @@ def test_what_is_no_tokenizer_is_refused(encoder):
         (
             "config.json",
             {"model_type": "funnel"},
-            "new or jina_embeddings_v3, got 'funnel'",
+            "jina_embeddings_v3 or jina-bert-v2, got 'funnel'",
         ),
     ],
 )
@@ -1230,7 +1230,7 @@ def test_the_command_takes_no_sentences_and_pipes(files, tmp_path, capsys):
 # ---- Others, and a real model --------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [kind for kind in families.ENCODERS if kind != "new"])
+@pytest.mark.parametrize("kind", families.CLASSED)
 def test_vectors_are_those_of_sentence_transformers(tmp_path, kind):
     """On the same folder: pip install sentence-transformers."""
     theirs = pytest.importorskip("sentence_transformers")

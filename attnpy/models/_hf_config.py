@@ -83,7 +83,9 @@ def is_decoder(config: Config) -> bool:
 def pads_anywhere(config: Config) -> bool:
     """Tell whether positions are relative, so that padding on the left changes none."""
     family = FAMILIES.get(str(kind_of(config)))
-    return family is not None and "rotary" in family.computed
+    return family is not None and (
+        "rotary" in family.computed or "alibi" in family.fixed
+    )
 
 
 def image(config: Config) -> Declaration:

@@ -55,7 +55,7 @@ def save(
     _check_unchanged(model, again(config))
     family = FAMILIES[config["model_type"]]
     config = family.saved(_hf_config.modern(config, family))
-    family = FAMILIES[config["model_type"]]
+    family = FAMILIES[str(_hf_config.kind_of(config))]
     dtype = _dtype(model).name
     # The name of the dtype's field is the one that all versions take.
     config = {name: x for name, x in config.items() if name != "dtype"}

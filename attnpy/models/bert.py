@@ -87,7 +87,8 @@ class BertEncoder:
     RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet, ELECTRA, ALBERT and DeBERTa
     differ only in positions, types and embeddings; ModernBERT, NomicBERT and GTE also
     in networks with a gate, missing biases and the place of norms; EuroBERT also in
-    the kind of norms and in heads that share keys.
+    the kind of norms and in heads that share keys; jina-embeddings-v2 has biases by
+    distance and networks with a gate.
 
     Parameters
     ----------
@@ -98,7 +99,8 @@ class BertEncoder:
     head_dim, num_kv_heads : int, optional
         As in `attnpy.blocks.Encoder`.
     max_length : int, optional
-        The number of positions; with `rotary`, for how many tokens the model is made.
+        The number of positions; with `rotary` or `alibi`, for how many tokens the model
+        is made.
     num_types : int, optional
         The number of token types, which tell two texts in one sequence apart; 0 for a
         model without types.
@@ -141,6 +143,9 @@ class BertEncoder:
     num_buckets : int, optional
         Add MPNet's biases by distance, with this even number of buckets: those of
         `attnpy.positions.relative_bias`, the same in all layers.
+    alibi : bool, optional
+        Have the biases of `attnpy.positions.alibi_bias` in all layers instead of a
+        table of positions: jina-embeddings-v2.
     position_table : bool, optional
         False leaves out the table of positions, as DeBERTa does.
     num_distances : int, optional
@@ -192,7 +197,7 @@ class BertEncoder:
     ----------
     token_embedding : ndarray, shape (V, D)
     position_embedding : ndarray, shape (max_length, D), or None
-        None with `rotary`, or without `position_table`.
+        None with `rotary` or `alibi`, or without `position_table`.
     segment_embedding : ndarray, shape (num_types, D), or None
         Initially normal random numbers with standard deviation 0.02; None without
         types. `D` is `embedding_dim`, or `E` without it.
@@ -218,7 +223,7 @@ class BertEncoder:
         None without `pooler`.
     pooler_norm : attnpy.blocks.LayerNorm or None
     max_length : int
-    rotary, window, pooling, pooler_activation
+    alibi, rotary, window, pooling, pooler_activation
         As given.
     token_head, word_head : object or None
         The heads of `classify_tokens` and `logits`; None without.
@@ -245,7 +250,7 @@ class BertEncoder:
     Clark et al., "ELECTRA" (2020); Lan et al., "ALBERT" (2020); Warner et al.,
     "Smarter, Better, Faster, Longer" (2024), ModernBERT; He et al., "DeBERTaV3" (2023);
     Nussbaum et al., "Nomic Embed" (2024); Zhang et al., "mGTE" (2024); Boizard et al.,
-    "EuroBERT" (2025).
+    "EuroBERT" (2025); Günther et al., "Jina Embeddings 2" (2023).
 
     Examples
     --------
@@ -299,6 +304,7 @@ class BertEncoder:
     token_head: TokenHead | None
     word_head: TokenHead | None
     max_length: int
+    alibi: bool
     rotary: Rotary | list[Rotary] | list[Rotary | None] | None
     window: Window | list[Window | None] | None
     config: dict[str, Any] | None
@@ -334,6 +340,7 @@ class BertEncoder:
         pooler_norm: bool = False,
         padding_id: int | None = None,
         num_buckets: int | None = None,
+        alibi: bool = False,
         position_table: bool = True,
         num_distances: int | None = None,
         max_distance: int | None = None,
@@ -368,12 +375,18 @@ class BertEncoder:
         self.token_embedding = table(vocab_size, "vocab_size")
         self.max_length = _checks.count(max_length, "max_length")
         self.position_embedding = None
-        if rotary is None and _checks.flag(position_table, "position_table"):
+        self.alibi = _checks.flag(alibi, "alibi")
+        if self.alibi and (rotary is not None or num_buckets is not None):
+            raise ValueError(
+                "alibi: expected False with rotary or num_buckets, got True"
+            )
+        has_table = _checks.flag(position_table, "position_table") and not self.alibi
+        if rotary is None and has_table:
             self.position_embedding = table(max_length, "max_length")
         elif padding_id is not None:
             raise ValueError(
-                "padding_id: expected None with rotary, or without position_table, got "
-                "a number"
+                "padding_id: expected None with rotary or alibi, or without "
+                "position_table, got a number"
             )
         self.segment_embedding = None
         if _checks.size(num_types, "num_types") > 0:
@@ -574,8 +587,10 @@ class BertEncoder:
 
     def _shown_distances(self) -> dict[str, Any]:
         mha, table = self.encoder.layers[0].self_attention, self.distance_embedding
-        has_places = self.position_embedding is not None or self.rotary is not None
-        shown: dict[str, Any] = {} if has_places else {"position_table": False}
+        has_table = self.position_embedding is not None or self.rotary is not None
+        shown: dict[str, Any] = {} if has_table else {"position_table": False}
+        if self.alibi:
+            shown = {"alibi": True}
         if mha.b_k is None and mha.b_q is not None:
             shown["key_bias"] = False
         if table is None:
@@ -615,8 +630,8 @@ class BertEncoder:
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, xlm-roberta-xl, camembert,
             distilbert, mpnet, electra, albert, deberta, deberta-v2, modernbert,
-            eurobert, nomic_bert, gte, new or jina_embeddings_v3. A folder with the
-            code of jinaai is the last one, or xlm-roberta.
+            eurobert, nomic_bert, gte, new or jina_embeddings_v3. A folder with code of
+            jinaai is the last one, xlm-roberta, or jina-embeddings-v2.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional
@@ -1524,7 +1539,19 @@ class BertEncoder:
         return places
 
     def _bias(self, longest: int) -> Array | None:
-        """Return the bias of all layers' scores, (H, L, L) with L of the longest."""
+        """Return the bias of all layers' scores, (H, L, L) with L of the longest.
+
+        ALiBi's rows are all in one line of distances, (H, 2L - 1).
+        """
+        if self.alibi:
+            n_heads = self.encoder.layers[0].self_attention.num_heads
+            line = positions.alibi_bias(
+                *(n_heads, 1, max(2 * longest - 1, 0)),
+                q_offset=longest - 1,
+                dtype=_dtypes.arithmetic(self.token_embedding.dtype),
+            )
+            rows = np.lib.stride_tricks.sliding_window_view(line[:, 0], longest, axis=1)
+            return rows[:, :longest][:, ::-1]
         if self.relative_bias is None:
             return None
         return positions.relative_bias(self.relative_bias, longest, longest)

@@ -113,6 +113,13 @@ JINA_V3 = {
     "model_type": "jina_embeddings_v3",
     "layer_norm_eps": 1e-5,
 }
+# As the folder of jina-embeddings-v2 has them, but for "bert" as its model_type.
+JINA_BERT = {
+    **BERT,
+    "model_type": "jina-bert-v2",
+    "position_embedding_type": "alibi",
+    "feed_forward_type": "geglu",
+}
 DEBERTA = {
     **BERT,
     "model_type": "deberta",
@@ -154,7 +161,9 @@ KIN = {
         ),
     )
 }
-ENCODERS = {**KIN, **GATED, **DISENTANGLED}
+ENCODERS = {**KIN, **GATED, **DISENTANGLED, "jina-bert-v2": JINA_BERT}
+# Those for which Transformers has classes of their own.
+CLASSED = [kind for kind in ENCODERS if kind not in ("new", "jina-bert-v2")]
 GPT2 = {
     "model_type": "gpt2",
     "eos_token_id": None,
@@ -539,7 +548,7 @@ HEADS |= {
 HEADS |= dict.fromkeys(DISENTANGLED, ("pooler.dense", "classifier", gelu))
 HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= {"eurobert": ("dense", "classifier", gelu)}
-HEADS |= dict.fromkeys(("nomic_bert", "gte", "new"), HEADS["bert"])
+HEADS |= dict.fromkeys(("nomic_bert", "gte", "new", "jina-bert-v2"), HEADS["bert"])
 HEADS |= dict.fromkeys(
     (
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"),
@@ -588,6 +597,7 @@ def tensors(config, seed=0):
     makers |= {"opt": _opt_shapes, "gptj": _gptj_shapes, "falcon": _falcon_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
+    makers |= {"jina-bert-v2": _jina_shapes}
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     makers |= {"eurobert": _eurobert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
@@ -729,6 +739,23 @@ def _gated_shapes(config):
                 shapes[f"{layer}.mlp.{part}_proj.weight"] = (f, e)
         shapes[f"{layer}.mlp.down_proj{end}"] = (e, f)
     return _with_biases(shapes, 0)
+
+
+def _jina_shapes(config):
+    """Those of jina-embeddings-v2: BERT's, without positions, and other networks."""
+    _, e, _, f = (_bert_size(config, name) for name in _BERT_SIZES)
+    shapes = {}
+    for name, shape in _bert_shapes(config).items():
+        layer, _, rest = name.partition(".intermediate.dense.")
+        if rest == "weight":
+            shapes[f"{layer}.mlp.gated_layers.weight"] = (2 * f, e)
+        elif "position" not in name and not rest:
+            name = name.replace(".output.dense", ".mlp.wo")
+            name = name.replace(".output.LayerNorm", ".mlp.layernorm")
+            name = name.replace("attention.mlp.wo", "attention.output.dense")
+            name = name.replace("attention.mlp.layernorm", "attention.output.LayerNorm")
+            shapes[name] = shape
+    return shapes
 
 
 def _distances(config):
@@ -1332,6 +1359,8 @@ def bert_states(weights, config, ids, types=0):
         return _gated_states(w, config, ids, types)
     if kind in DISENTANGLED:
         return _disentangled_states(w, config, ids)
+    if kind == "jina-bert-v2":
+        return _jina_states(w, config, ids, types)
     x = (
         w["embeddings.word_embeddings.weight"][ids]
         + w["embeddings.position_embeddings.weight"][_places(config, ids)]
@@ -1523,6 +1552,41 @@ def _gated_states(w, config, ids, types):
             )
         z = torch_linear(activation(gate) * up, w, f"{layer}.mlp.down_proj")
         x = named_norm(x + z, w, norm, eps)
+    return x
+
+
+def _slopes(n_heads):
+    """ALiBi's, by the rule of its authors."""
+    power = 2 ** int(math.log2(n_heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    if power < n_heads:
+        slopes += _slopes(2 * power)[::2][: n_heads - power]
+    return slopes
+
+
+def _jina_states(w, config, ids, types):
+    """The vectors of jina-embeddings-v2: scores fall with distance, either way."""
+    n_heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
+    activation = {"geglu": gelu, "reglu": lambda x: np.maximum(x, 0)}
+    activation = activation[config["feed_forward_type"]]
+    distance = abs(np.arange(len(ids))[:, None] - np.arange(len(ids)))
+    bias = [-slope * distance for slope in _slopes(n_heads)]
+    x = w["embeddings.word_embeddings.weight"][ids]
+    x = x + w["embeddings.token_type_embeddings.weight"][types]
+    x = named_norm(x, w, "embeddings.LayerNorm", eps)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{i}"
+        parts = [
+            torch_linear(x, w, f"{layer}.attention.self.{part}")
+            for part in ("query", "key", "value")
+        ]
+        z = attend(*parts, n_heads, bias=bias)
+        z = torch_linear(z, w, f"{layer}.attention.output.dense")
+        x = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        both = x @ w[f"{layer}.mlp.gated_layers.weight"].T
+        gate, up = np.split(both, 2, axis=-1)
+        z = torch_linear(activation(gate) * up, w, f"{layer}.mlp.wo")
+        x = named_norm(x + z, w, f"{layer}.mlp.layernorm", eps)
     return x
 
 

@@ -51,6 +51,13 @@ REFUSED = {
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
     "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
     "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
+    "jina-bert-v2": {
+        "norms of queries and keys (v2-base-code)": {
+            "auto_map": {
+                "AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBert"
+            }
+        },
+    },
     "new": {
         "scalings other than `ntk`": {
             "rope_scaling": {"type": "linear", "factor": 2.0}
@@ -101,7 +108,7 @@ REFUSED = {
 UNTURNED = "smollm3", "exaone4", "cohere2"
 # Those whose folders may name code of their own.
 REMOTE_CODE = "eurobert", "exaone", "falcon", "nomic_bert", "new"
-REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3", "phi3"
+REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3", "jina-bert-v2", "phi3"
 
 
 def families():
@@ -144,6 +151,8 @@ def notes(family):
         positions = "learned and relative" if has_both else "relative"
     if "rotary" in given:
         positions = "rotary"
+    if "alibi" in given:
+        positions = "ALiBi, no table of"
     if "num_distances" in given:
         positions = "disentangled, and maybe learned,"
     size = family.read.get("image_size")
