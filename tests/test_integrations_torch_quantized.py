@@ -303,7 +303,7 @@ def test_weights_cannot_be_changed():
         lambda: torch.add(x[0, 0], 1, out=layer.weight),
         lambda: setattr(layer, "weight", nn.Parameter(torch.zeros(40, 96))),
     ):
-        with pytest.raises((TypeError, AttributeError), match="^weight: .* change"):
+        with pytest.raises((TypeError, AttributeError), match=r"^weight: .* change"):
             change()
     assert torch.equal(layer(x), before)
 

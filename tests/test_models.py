@@ -1191,7 +1191,7 @@ def test_configurations_of_other_models_are_value_errors(config, text):
         ),
         (
             TypeError,
-            "token_mask: expected booleans",
+            "token_mask: expected an array, got str",
             lambda b, g: b([1], token_mask="x"),
         ),
         (
