@@ -192,13 +192,6 @@ def test_run_takes_optional_arrays_by_name(tmp_path, arrays):
         np.testing.assert_array_equal(results["output"], expected)
 
 
-def test_run_may_write_over_its_input(file, arrays):
-    assert run("run", file, "-o", file, cwd=file.parent).returncode == 0
-    with np.load(file) as results:
-        expected = attnpy.attention(*arrays.values())
-        np.testing.assert_array_equal(results["output"], expected)
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_run_keeps_the_mode_of_a_file_that_it_replaces(call, file, mode):
     out = file.with_name("out.npz")
