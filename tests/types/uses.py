@@ -960,6 +960,9 @@ def integrations(x: Any, flag: bool) -> None:
     attnpy.integrations.torch.disable()
     found = attnpy.integrations.torch.check_invariance(x, {"x": x}, num_threads=(1, 2))
     assert_type(found, list[attnpy.integrations.torch.Difference])
+    attnpy.integrations.torch.quantize(x, bits=4, filter_fn=lambda _, name: name > "a")
+    attnpy.integrations.torch.quantize(x, bits=3)  # wrong
+    print(attnpy.integrations.torch.QuantizedLinear)
     handle: attnpy.integrations.torch.Handle = attnpy.integrations.torch.accelerate(x)
     assert_type(handle.report, attnpy.integrations.torch.Report | None)
     handle.remove()
