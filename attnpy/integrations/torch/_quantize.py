@@ -403,8 +403,8 @@ def _linear(input: Tensor, weight: QuantizedWeight, bias: Tensor | None = None) 
         check(input, "input")
         raise TypeError(
             "input: expected a call with a torch.Tensor, got one with a "
-            f"{type(input).__name__} that torch.func, torch.export, a mode or a "
-            "subclass records"
+            f"{type(input).__name__} that torch.func, torch.export, torch.jit, a mode "
+            "or a subclass records"
         )
     if input.dtype not in DTYPES:
         raise TypeError(
