@@ -114,12 +114,15 @@ def quantize(
         )
     for name, module in chosen.items():
         _check_module(module, name)
-    tied: dict[Tensor, QuantizedWeight] = {}
-    for name, module in chosen.items():
-        weight: Any = module.weight
-        if weight not in tied:
-            tied[weight] = quantized(_matrix_of(module), name, bits, group, rounds)
-        QuantizedLinear._become(module, tied[weight])
+    tied: dict[Any, list[nn.Module]] = {}  # modules by their weight, and how it lies
+    for module in chosen.values():
+        tied.setdefault((module.weight, type(module)), []).append(module)
+    del chosen
+    while tied:
+        modules = tied.popitem()[1]  # so that no weight is kept longer than needed
+        integers = quantized(_matrix_of(modules[0]), "weight", bits, group, rounds)
+        for module in modules:
+            QuantizedLinear._become(module, integers)
 
 
 def _conv1d() -> type | None:
