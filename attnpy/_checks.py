@@ -43,10 +43,8 @@ def array(values: ArrayLike, name: str, kind: str = "an array") -> NDArray[Any]:
         if better is None:
             raise
         raise better from error
-    # An integer of many digits is an object, too; of a text the dtype is named then, as
-    # the C module does.
-    refused = "O" if kind == "integers" else "OSU"
-    if found.ndim == 0 and found.dtype.kind in refused and not isinstance(values, int):
+    # An integer of many digits is an object, too.
+    if found.ndim == 0 and found.dtype.kind in "OSU" and not isinstance(values, int):
         got = "None" if values is None else type(values).__name__
         raise TypeError(f"{name}: expected {kind}, got {got}")
     return found

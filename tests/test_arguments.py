@@ -181,6 +181,22 @@ def test_what_is_no_array_is_named_by_its_type(name, given):
         call(given)
 
 
+@pytest.mark.parametrize(
+    "given", ["abc", b"abc", {"x": 1}, object()], ids=lambda x: type(x).__name__
+)
+def test_so_does_the_module_in_c(given):
+    got = rf"got {type(given).__name__}$"
+    with pytest.raises(TypeError, match=rf"^kv_lengths: expected integers, {got}"):
+        attnpy.attention(ROWS, ROWS, ROWS, kv_lengths=given)
+    with pytest.raises(TypeError, match=rf"^query: expected float64, .*, {got}"):
+        attnpy.attention(given, ROWS, ROWS)
+
+
+def test_an_integer_of_many_digits_is_no_other_kind():
+    with pytest.raises(ValueError, match=r"^kv_lengths: .*64-bit integers, got 1000"):
+        attnpy.attention(ROWS, ROWS, ROWS, kv_lengths=10**30)
+
+
 def test_ragged_lists_name_the_argument():
     ragged = [[1.0, 2.0, 3.0, 4.0], [1.0]]
     with refused(ValueError, "x"):

@@ -32,10 +32,26 @@ py_fail_shape(PyArrayObject *array, const char *name, const char *expected,
 int
 py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
 {
-    if (!PyErr_Occurred()) { /* memory may have been short when the dtype was looked up */
+    PyObject *item = NULL;
+
+    if (PyErr_Occurred()) { /* memory may have been short when the dtype was looked up */
+        return -1;
+    }
+    if (PyArray_NDIM(array) == 0 &&
+        (PyArray_ISSTRING(array) || PyArray_ISOBJECT(array))) {
+        item = PyArray_GETITEM(array, PyArray_DATA(array));
+        if (item == NULL) {
+            return -1;
+        }
+    }
+    if (item != NULL && !PyLong_Check(item)) { /* what was given was no array */
+        PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s", name, expected,
+                     Py_TYPE(item)->tp_name);
+    } else {
         PyErr_Format(PyExc_TypeError, "%s: expected %s, got dtype %S", name, expected,
                      (PyObject *)PyArray_DESCR(array));
     }
+    Py_XDECREF(item);
     return -1;
 }
 
