@@ -14,6 +14,7 @@ from support.errors import refused
 
 from attnpy import _families, checkpoints
 from attnpy.models import EncoderDecoder
+from attnpy.positions import relative_bias
 
 KINDS = pytest.mark.parametrize("kind", oracle.ENCODER_DECODERS)
 VARIANTS = [
@@ -92,6 +93,24 @@ def test_a_target_goes_on_in_chunks_of_several_lengths(kind):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("past", [None, np.array([5, 5]), np.array([0, 7])])
+def test_rows_of_biases_are_views_of_one_line(past):
+    model = EncoderDecoder.from_config(oracle.T5, rng=np.random.default_rng(0))
+    for side, n_queries in (("encoder", 0), ("encoder", 9), ("decoder", 1)):
+        table = getattr(model, f"{side}_relative_bias")
+        expected = relative_bias(
+            table,
+            n_queries,
+            200,
+            max_distance=model.max_distance,
+            bidirectional=side == "encoder",
+            q_offset=0 if past is None else past,
+        )
+        found = model._bias(side, n_queries, 200, past)
+        assert_same_bits(np.broadcast_to(found, expected.shape), expected)
+    assert model._bias("encoder", 100_000, 100_000).shape[-1] == 100_000  # 10 GB each
+
+
 def test_a_source_serves_several_targets():
     model = made("t5", np.float32)[0]
     sources, targets = batches()

@@ -10,7 +10,7 @@ from support.sentences import PAIRS, put, write_scorer
 
 from attnpy import checkpoints
 from attnpy.models import BertEncoder, CrossEncoder
-from attnpy.positions import Rotary, alibi_bias
+from attnpy.positions import Rotary, alibi_bias, relative_bias
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 
@@ -397,6 +397,19 @@ def test_jinas_long_texts_need_no_matrix_of_biases():
     assert bias.shape == (3, 100_000, 100_000)
     assert_same_bits(bias[:, -7:, -7:], alibi_bias(3, 7, 7))
     assert_same_bits(bias[:, :1, -1], alibi_bias(3, 1, 100_000, q_offset=0)[:, :, -1])
+
+
+@pytest.mark.quick
+def test_mpnets_long_texts_need_no_matrix_of_biases():
+    model = BertEncoder.from_config(families.MPNET)
+    table = model.relative_bias
+    table[:] = np.random.default_rng(0).standard_normal(table.shape)
+    for longest in (0, 1, 2, 7, 300):
+        expected = relative_bias(table, longest, longest)
+        assert_same_bits(model._bias(longest), expected)
+    bias = model._bias(100_000)
+    assert bias.shape == (table.shape[1], 100_000, 100_000)
+    assert_same_bits(bias[:, -300:, -300:], relative_bias(table, 300, 300))
 
 
 @pytest.mark.quick

@@ -39,6 +39,7 @@ from attnpy.models import (
     _saving,
 )
 from attnpy.models._heads import TokenHead
+from attnpy.positions.relative import by_distance
 
 if TYPE_CHECKING:
     import os
@@ -1539,22 +1540,16 @@ class BertEncoder:
         return places
 
     def _bias(self, longest: int) -> Array | None:
-        """Return the bias of all layers' scores, (H, L, L) with L of the longest.
-
-        ALiBi's rows are all in one line of distances, (H, 2L - 1).
-        """
+        """Return the bias of all layers' scores, (H, L, L) with L of the longest."""
         if self.alibi:
             n_heads = self.encoder.layers[0].self_attention.num_heads
-            line = positions.alibi_bias(
-                *(n_heads, 1, max(2 * longest - 1, 0)),
-                q_offset=longest - 1,
-                dtype=_dtypes.arithmetic(self.token_embedding.dtype),
-            )
-            rows = np.lib.stride_tricks.sliding_window_view(line[:, 0], longest, axis=1)
-            return rows[:, :longest][:, ::-1]
-        if self.relative_bias is None:
+            dtype = _dtypes.arithmetic(self.token_embedding.dtype)
+            of = functools.partial(positions.alibi_bias, n_heads, dtype=dtype)
+        elif self.relative_bias is None:
             return None
-        return positions.relative_bias(self.relative_bias, longest, longest)
+        else:
+            of = functools.partial(positions.relative_bias, self.relative_bias)
+        return by_distance(of, longest, longest)
 
     def _of_bias(self, grad: Array) -> Array:
         """Return the gradient of `relative_bias` from that of `_bias`, (H, L, L)."""

@@ -34,6 +34,7 @@ from attnpy.models import (
     _scores,
     sampling,
 )
+from attnpy.positions.relative import by_distance
 
 if TYPE_CHECKING:
     import os
@@ -1406,14 +1407,13 @@ class EncoderDecoder:
         first: ArrayLike = 0
         if past is not None and past.size:
             first = past if (past != past[0]).any() else int(past[0])
-        return positions.relative_bias(
+        of = functools.partial(
+            positions.relative_bias,
             table,
-            n_queries,
-            n_keys,
             max_distance=self.max_distance,
             bidirectional=side == "encoder",
-            q_offset=first,
         )
+        return by_distance(of, n_queries, n_keys, first)
 
     def _of_bias(self, side: str, grad: Array) -> dict[str, Array]:
         """Return the gradient of a table of biases from that of `_bias`, (H, L, L)."""

@@ -11,6 +11,8 @@ from attnpy import _checks, _dtypes, _keywords
 from attnpy.positions.absolute import query_positions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from attnpy._typing import Array
@@ -306,6 +308,23 @@ def relative_bias(
         buckets = buckets[..., 0, :, :]
     bias = np.take(table.T, buckets, axis=1)  # (H, ..., Lq, Lk)
     return np.moveaxis(bias, 0, -3)
+
+
+def by_distance(
+    bias_of: Callable[..., Array],
+    num_queries: int,
+    num_keys: int,
+    q_offset: ArrayLike = 0,
+) -> Array:
+    """Return what `bias_of` would, with all rows in one line of distances.
+
+    It is `alibi_bias` or `relative_bias` but for the numbers of queries and keys. The
+    result (..., H, Lq, Lk) is a view of (..., H, Lq + Lk - 1) numbers.
+    """
+    before = max(num_queries, 1) - 1  # of the row of the last query
+    line = bias_of(1, before + num_keys, q_offset=np.add(q_offset, before))[..., 0, :]
+    rows = np.lib.stride_tricks.sliding_window_view(line, num_keys, axis=-1)
+    return rows[..., ::-1, :][..., :num_queries, :]
 
 
 def _check_size(
