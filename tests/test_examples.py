@@ -38,6 +38,7 @@ NEEDS = {
     "integrations.torch._attention": "torch",
     "integrations.torch._invariance": "torch",
     "integrations.torch._quantize": "torch",
+    "integrations.torch._quantized": "torch",
     "integrations.torch._report": "torch",
     "integrations.torch._sdpa": "torch",
     "models.classify": "tokenizers",

@@ -263,21 +263,8 @@ def test_what_is_no_plain_linear_stays():
     model = nn.ModuleDict({"own": Own(8, 8), "plain": nn.Linear(8, 8)})
     quantize(model)
     assert type(model["own"]) is Own
-    with pytest.raises(ValueError, match="Linear to quantise, got none in a Own"):
+    with pytest.raises(ValueError, match=r"Linear or .* quantise, got none in a Own"):
         quantize(model["own"])
-    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
-    ours, x = quantized(layer), normal(2, 7, 32)
-    assert type(ours.self_attn.out_proj) is type(layer.self_attn.out_proj)
-    assert type(ours.linear1) is QuantizedLinear
-    stack, whole = (
-        nn.TransformerEncoder(one, 2, enable_nested_tensor=False).eval()
-        for one in (ours, dequantized(ours, layer))
-    )
-    padding = torch.arange(7) >= torch.tensor([[7], [4]])
-    with torch.no_grad():
-        for more in ({}, {"src_key_padding_mask": padding}):
-            exact = whole(x, **more)[0]
-            torch.testing.assert_close(stack(x, **more)[0], exact, rtol=0, atol=1e-5)
 
 
 def test_functions_of_pytorch_take_the_weight():

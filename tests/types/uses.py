@@ -963,6 +963,7 @@ def integrations(x: Any, flag: bool) -> None:
     attnpy.integrations.torch.quantize(x, bits=4, filter_fn=lambda _, name: name > "a")
     attnpy.integrations.torch.quantize(x, bits=3)  # wrong
     print(attnpy.integrations.torch.QuantizedLinear)
+    print(attnpy.integrations.torch.QuantizedMultiheadAttention)
     handle: attnpy.integrations.torch.Handle = attnpy.integrations.torch.accelerate(x)
     assert_type(handle.report, attnpy.integrations.torch.Report | None)
     handle.remove()

@@ -26,7 +26,11 @@ from attnpy.integrations.torch._accelerate import (
 )
 from attnpy.integrations.torch._attention import attention
 from attnpy.integrations.torch._invariance import Difference, check_invariance
-from attnpy.integrations.torch._quantize import QuantizedLinear, quantize
+from attnpy.integrations.torch._quantize import quantize
+from attnpy.integrations.torch._quantized import (
+    QuantizedLinear,
+    QuantizedMultiheadAttention,
+)
 from attnpy.integrations.torch._report import Report
 from attnpy.integrations.torch._sdpa import scaled_dot_product_attention
 
@@ -34,6 +38,7 @@ __all__ = [
     "Difference",
     "Handle",
     "QuantizedLinear",
+    "QuantizedMultiheadAttention",
     "Report",
     "accelerate",
     "attention",
