@@ -51,6 +51,9 @@ class Weight:
 
     requires_grad = False
     device = torch.device("cpu")
+    parts: tuple[QuantizedWeight, ...]
+    dtype: torch.dtype
+    is_transposed: bool
 
     def __init__(
         self,
@@ -117,18 +120,33 @@ class Weight:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.quantized!r})"
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(
+                "copy: expected True or None for quantised weights, got False"
+            )
+        matrix: Array = to_array(self.dequantize())
+        return matrix if dtype is None else matrix.astype(dtype)
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"weight: quantised weights have no {name!r} and cannot be changed; "
             "dequantize() returns a tensor"
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in Weight.__annotations__:
+            raise AttributeError(
+                f"weight: quantised weights cannot be changed, and take no {name!r}"
+            )
+        super().__setattr__(name, value)
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _writes(func) or "out" in kwargs:
+        if _writes(func) or kwargs.get("out") is not None:
             raise TypeError(
                 f"weight: expected no change of quantised weights, got {func.__name__}"
             )
