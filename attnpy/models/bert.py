@@ -816,7 +816,7 @@ class BertEncoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together:
+            Created if it does not exist. Files of these names are replaced together:
             ``config.json``, that of which the model was made, and
             ``model.safetensors``, in the model's dtype.
 

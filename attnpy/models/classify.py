@@ -182,7 +182,7 @@ class TextClassifier:
             If the tokenizers or safetensors package is not installed, or a file is not
             there.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         read = _text_scores.read(
             *(folder, "SequenceClassification", max_length),
@@ -208,8 +208,8 @@ class TextClassifier:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together: those
-            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            Created if it does not exist. Files of these names are replaced together:
+            those of the model's own `save_pretrained`, ``tokenizer.json`` and
             ``tokenizer_config.json``. The configuration has `label_names`, and
             `function` as ``problem_type``.
 
@@ -224,8 +224,8 @@ class TextClassifier:
 
         Notes
         -----
-        What is read again gives the same bits, but for a quantised model, which is
-        saved with the numbers that its integers stand for.
+        Read again, the folder gives the same bits, except for a quantised model, which
+        is saved with the numbers that its integers stand for.
         """
         _text_saving.save(self, folder, labels=self.label_names, function=self.function)
 

@@ -78,8 +78,8 @@ class CausalDecoder(sampling.LanguageModel):
     logit_softcap : float, optional
         C: the scores of tokens are ``C * tanh(scores / C)``.
     embedding_scale, residual_scale, logit_scale : float, optional
-        The tokens' embeddings are multiplied by it; what attention and networks add to
-        the tokens; the scores of tokens, before the soft cap.
+        Factors: of the tokens' embeddings; of what attention and networks add to the
+        tokens; of the scores of tokens, before the soft cap.
     tied : bool or None, optional
         The scores are products with the embeddings, not with a separate matrix. None:
         the model has no scores, so no `logits` and no `generate`.
@@ -93,13 +93,13 @@ class CausalDecoder(sampling.LanguageModel):
         default with `bias`.
     qk_norm : bool or "all heads", optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`; with
-        "all heads" the queries of all heads of a token together, and the keys.
+        "all heads", those of all heads of a token together.
     sinks : bool, optional
         Give each head of each layer a learned sink, a logit in the denominator of its
         softmax: `sinks` of `attnpy.layers.MultiHeadAttention`, 0 at first.
     norm_after : bool or "only", optional
         Normalize the results of each layer's attention and network before they are
-        added; with "only" in place of what they read.
+        added; with "only", do not normalize what they read.
     parallel : bool or "one norm", optional
         Attention and network of a layer read the same tokens, each by its norm, and
         both are added to them. With "one norm" both read what the attention's norm
@@ -107,9 +107,9 @@ class CausalDecoder(sampling.LanguageModel):
     output_bias : bool, optional
         Add a bias to the scores of tokens.
     num_labels : int, optional
-        Add a classifier of texts with so many scores, for `classify`.
+        Add a classifier of texts with this many scores, for `classify`.
     num_experts : int, optional
-        Make the feed-forward networks `attnpy.blocks.MixtureOfExperts` of so many.
+        Make the feed-forward networks `attnpy.blocks.MixtureOfExperts` of this many.
     num_experts_per_token : int, optional
         How many of them each token goes through; needed with `num_experts`.
     renormalize : bool, optional
@@ -121,7 +121,7 @@ class CausalDecoder(sampling.LanguageModel):
     router_bias : bool, optional
         As in `attnpy.blocks.MixtureOfExperts`.
     dense_layers : sequence of int, optional
-        The numbers of layers that have one network all the same, of `hidden_dim`.
+        The layers that have one network of `hidden_dim` instead of experts.
     **options
         As in `attnpy.blocks.DecoderLayer`: `causal`, `head_dim`, `num_kv_heads`,
         `norm_first` (here True by default), `norm`, `eps`, `activation`, `bias`,
@@ -610,8 +610,8 @@ class CausalDecoder(sampling.LanguageModel):
             Read the head of a reranker such as Qwen3-Reranker, whose ``pooling_type``
             is 4, for `classify`, in place of `logits`.
         dtype : dtype, optional
-            Of the model. Quantised numbers become what they stand for in float32, and
-            are rounded to this. "bfloat16" is a dtype with the ml_dtypes package.
+            Of the model. Quantised numbers are converted to float32, then rounded to
+            it. "bfloat16" is a dtype with the ml_dtypes package.
         packed, progress
             As in `from_pretrained`.
         weights : {"file"}, optional
@@ -633,7 +633,7 @@ class CausalDecoder(sampling.LanguageModel):
         ------
         ImportError, FileNotFoundError
             If the gguf package is not installed, ml_dtypes for bfloat16 or tqdm for
-            `progress`; if the file is not there.
+            `progress`; if the file is missing.
         TypeError
             If `dtype` is not float32 with `weights`.
         ValueError
@@ -674,7 +674,7 @@ class CausalDecoder(sampling.LanguageModel):
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together:
+            Created if it does not exist. Files of these names are replaced together:
             ``config.json``, that of which the model was made; ``model.safetensors``, in
             the model's dtype; ``generation_config.json``, with `stop`.
 

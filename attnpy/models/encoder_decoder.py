@@ -525,7 +525,7 @@ class EncoderDecoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together:
+            Created if it does not exist. Files of these names are replaced together:
             ``config.json``, that of which the model was made; ``model.safetensors``, in
             the model's dtype; ``generation_config.json``, with `start`, `stop` and
             `generation`.

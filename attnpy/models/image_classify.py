@@ -174,9 +174,9 @@ class ImageClassifier:
         Raises
         ------
         ImportError, FileNotFoundError
-            If the safetensors package is not installed, or a file is not there.
+            If the safetensors package is not installed, or a file is missing.
         ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         config = read_config(folder_at(folder))
         processor = ImageProcessor.from_pretrained(folder)

@@ -186,7 +186,7 @@ class ImageProcessor:
         Raises
         ------
         FileNotFoundError
-            If the file is not there.
+            If the file is missing.
         ValueError
             If a field has another kind of value, or asks for something that is not
             here.

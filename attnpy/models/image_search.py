@@ -180,7 +180,7 @@ class ImageTextEncoder:
             If the tokenizers or safetensors package is not installed, or a file is not
             there.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         place = folder_at(folder)
         tokenizer, side = _sentence_folder.tokenizer(place, False)

@@ -170,7 +170,7 @@ class M3Encoder:
             If the tokenizers or safetensors package is not installed, or a file is not
             there.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         place = folder_at(folder)
         paths = [place / f"{name}_linear.pt" for name in ("sparse", "colbert")]

@@ -46,54 +46,54 @@ class CrossEncoder:
     """Scores pairs of texts, such as a query and a passage that may answer it.
 
     It reads both texts at once, which is slower than comparing vectors of a
-    `SentenceEncoder`, and more accurate: let it put in order what a search has found.
-    `from_pretrained` reads one from a folder, as ms-marco-MiniLM, bge-reranker or
+    `SentenceEncoder`, and more accurate: use it to put search results in order.
+    `from_pretrained` reads one from a folder, such as ms-marco-MiniLM, bge-reranker or
     Qwen3-Reranker.
 
     Parameters
     ----------
     model : BertEncoder or CausalDecoder
-        With `num_labels`: a pair has so many scores. A language model without them has
+        A pair has `num_labels` scores. With a language model that has no labels it has
         one score, by `true_token_id`.
     tokenizer : tokenizers.Tokenizer
         Turns pairs into tokens. Its truncation is set to `max_length`, and its padding
-        off.
+        turned off.
     activation_fn : str or callable, optional
-        What is done to scores: "sigmoid", "identity", "tanh", "relu", "gelu", "silu",
-        or a function of an array (n, num_labels). By default "sigmoid" for one label,
-        and "identity" for several.
+        Applied to scores: "sigmoid", "identity", "tanh", "relu", "gelu", "silu", or a
+        function of an array (n, num_labels). By default "sigmoid" for one label, and
+        "identity" for several.
     max_length : int, optional
-        Of both texts with what the tokenizer adds, in tokens. Of longer pairs the
-        longer text is cut first. By default what the model has positions for.
+        The longest pair, in tokens, with those that the tokenizer adds. In longer pairs
+        the longer text is cut first. By default the number of the model's positions.
     truncation_side : {"right", "left"}, optional
-        Where texts are cut.
+        At which end texts are cut.
     token_types : bool, optional
-        Tell the model the types that the tokenizer gives to tokens, which are others in
-        the second text. By default True for a model with several types.
+        Tell the model which text a token is from, by the tokenizer's types of tokens.
+        By default True for a model with several types.
     prompts : mapping of str to str, optional
-        Texts to put before the first of a pair, by name.
+        Texts to put before the first text of a pair, by name.
     default_prompt_name : str, optional
-        Which of them is put before it where nothing else is said.
+        The prompt that is used by default.
     true_token_id, false_token_id : int, optional
-        The score of a pair is how a language model scores the first token to come next,
-        such as "yes", less the score of the second one, if it is given.
+        For a language model: the score of a pair is the score of the first of these
+        tokens, such as "yes", as the next one, minus that of the second, if given.
     chat_template : str, optional
-        A template in the language of jinja2 that makes one text of a pair: of two
-        messages of the roles "query" and "document", after one of "system" that has the
-        prompt. What is cut of a text that is too long comes before what the template
-        writes after both.
+        A template in the language of jinja2 that makes one text of a pair. It gets two
+        messages of the roles "query" and "document", after one of "system" with the
+        prompt. If a text is too long, what the template writes after both texts is
+        never cut.
     chat_template_kwargs : mapping of str to object, optional
         Variables for the template.
     message_format : {"flat", "structured"}, optional
-        Give it the content of a message as a text, or as a list of parts with a
-        ``"text"``. By default it is told from the template.
+        Pass the content of a message to the template as a text, or as a list of parts
+        with a ``"text"``. By default the template shows which one it expects.
 
     Attributes
     ----------
     model, tokenizer, activation_fn, max_length, truncation_side, token_types, prompts,
     default_prompt_name, true_token_id, false_token_id, chat_template,
     chat_template_kwargs, message_format
-        As given, or as they are by default.
+        As given, or the defaults.
     num_labels : int
         How many scores a pair has.
 
@@ -109,9 +109,8 @@ class CrossEncoder:
     -----
     From Nogueira and Cho, "Passage Re-ranking with BERT" (2019); with language models
     from Zhang et al., "Qwen3 Embedding: Advancing Text Embedding and Reranking Through
-    Foundation Models" (2025). A pair's scores have
-    the same bits whatever other pairs come with it, in whatever batches and on however
-    many threads: nothing is computed for padding.
+    Foundation Models" (2025). A pair's scores have the same bits alone and among other
+    pairs, in any batches and on any number of threads: nothing is computed for padding.
 
     Examples
     --------
@@ -256,13 +255,13 @@ class CrossEncoder:
         Parameters
         ----------
         folder : str or path
-            As sentence-transformers writes it, with ``modules.json`` or without; or
-            Transformers a ``ForSequenceClassification`` of the families of
+            With ``config.json``, ``tokenizer.json`` and weights, as
+            sentence-transformers writes it, with or without ``modules.json``; or as
+            Transformers writes a ``ForSequenceClassification`` of the families of
             `BertEncoder` and `CausalDecoder`, or a ``ForCausalLM``, whose tokens "yes"
-            and "no" are `true_token_id` and `false_token_id`. With ``config.json``,
-            ``tokenizer.json`` and weights. What its files say is honoured, or refused
-            by name. The template of chats of a classifier is not for pairs, unless it
-            writes both texts of one.
+            and "no" are `true_token_id` and `false_token_id`. Its settings are
+            honoured, or refused by name. A classifier's chat template is only used if
+            it writes both texts of a pair.
         activation_fn, max_length, token_types, chat_template : optional
             In place of the folder's.
         dtype, packed, weights, activations, progress
@@ -276,9 +275,9 @@ class CrossEncoder:
         ------
         ImportError, FileNotFoundError
             If the tokenizers or safetensors package is not installed, or jinja2 with a
-            template; if a file is not there.
+            template; if a file is missing.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         recipe, model, tokenizer, cut = _text_scores.read(
             *(folder, "SequenceClassification", max_length),
@@ -324,15 +323,15 @@ class CrossEncoder:
         Parameters
         ----------
         file : str, path, or attnpy.checkpoints.GgufFile
-            Such as bge-reranker: with its tokenizer, and a head that scores texts, as
-            `BertEncoder.from_gguf` reads it with ``classifier=True``. Or a language
-            model of `CausalDecoder.from_gguf` such as Qwen3-Reranker. Where this has a
-            head of the labels "yes" and "no", the score is how much the first one's is
-            larger; where it has none, it is that of the tokens of these names.
+            A model with a head that scores texts, such as bge-reranker, as
+            `BertEncoder.from_gguf` reads it with ``classifier=True``; or a language
+            model of `CausalDecoder.from_gguf`, such as Qwen3-Reranker. A language
+            model's score is that of "yes" minus that of "no": of labels, if it has a
+            head with these, else of tokens.
         activation_fn, max_length, chat_template : optional
-            As in `CrossEncoder`. The usual template is the file's ``rerank``, whose
-            instruction is a prompt of the name "instruction"; or its template of chats,
-            if it writes pairs.
+            As in `CrossEncoder`. By default the template is the file's ``rerank``,
+            whose instruction is the prompt "instruction"; or its chat template, if that
+            writes pairs.
         dtype, packed, weights, activations, progress
             As in `CausalDecoder.from_gguf`.
 
@@ -378,12 +377,12 @@ class CrossEncoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together:
+            Created if it does not exist. Files of these names are replaced together:
             those of the model's own `save_pretrained`, ``tokenizer.json``,
             ``tokenizer_config.json``, ``modules.json``, ``sentence_bert_config.json``,
             ``config_sentence_transformers.json``; with a template also
-            ``chat_template.jinja``, which is removed without one; with tokens whose
-            scores a pair has also ``1_LogitScore/config.json``.
+            ``chat_template.jinja``, which is removed otherwise; with `true_token_id`
+            also ``1_LogitScore/config.json``.
 
         Raises
         ------
@@ -395,8 +394,8 @@ class CrossEncoder:
 
         Notes
         -----
-        What is read again gives the same bits, but for a quantised model, which is
-        saved with the numbers that its integers stand for. Scores of tokens and
+        Read again, the folder gives the same bits, except for a quantised model, which
+        is saved with the numbers that its integers stand for. Scores of tokens and
         templates need sentence-transformers 6.0 or later.
         """
         _sentence_saving.save_scorer(self, folder)
@@ -435,24 +434,25 @@ class CrossEncoder:
             Make the scores of several labels probabilities, after `activation_fn`.
             Refused with one label, where sentence-transformers ignores it.
         prompt : str, optional
-            A text to put before the first of each pair; "" for none, where the encoder
-            has a usual one.
+            A text to put before the first of each pair; "" for none, if the encoder has
+            a default.
         prompt_name : str, optional
-            One of `prompts`, in its place. By default `default_prompt_name`.
+            The name of one of `prompts`, instead of `prompt`. By default
+            `default_prompt_name`.
         progress : bool, optional
-            Show a bar, on standard error if that is a terminal, of what takes longer
-            than a second. True needs the tqdm package; None, the default, does without
-            where it is not installed.
+            Show a progress bar on standard error, if that is a terminal and the work
+            takes longer than a second. True needs the tqdm package; None, the default,
+            shows no bar if it is not installed.
         num_threads : int, optional
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
-            result. With 1 the tokenizer, too, has one thread; else its package decides
-            (``RAYON_NUM_THREADS``).
+            result. With 1 the tokenizer also uses one thread; otherwise its package
+            decides (``RAYON_NUM_THREADS``).
 
         Returns
         -------
         ndarray, shape (n,) for one label, or (n, num_labels)
-            In the order given: float32, or float64 for a model of that. One pair has no
-            axis of its own.
+            In the order given: float32, or float64 for a float64 model. A single pair
+            has no axis of its own.
 
         Raises
         ------
@@ -530,8 +530,8 @@ class CrossEncoder:
         -------
         list of dict
             The best first, each with its number in `documents`, ``"corpus_id"``; its
-            ``"score"``, a float; and its ``"text"`` with `return_documents`. Of equal
-            scores that which comes first in `documents` is the first, and NaN is last.
+            ``"score"``, a float; and its ``"text"`` with `return_documents`. Documents
+            of equal scores keep their order, and NaN is last.
 
         Raises
         ------

@@ -316,7 +316,7 @@ def generate(
 
     Examples
     --------
-    A conversation, of which each token is computed once:
+    A conversation, where each token is computed once:
 
     >>> import numpy as np
     >>> from attnpy.models import CausalDecoder

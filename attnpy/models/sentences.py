@@ -419,7 +419,7 @@ class SentenceEncoder:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together:
+            Created if it does not exist. Files of these names are replaced together:
             those of the model's own `save_pretrained`, ``tokenizer.json``,
             ``tokenizer_config.json``, ``modules.json``, ``sentence_bert_config.json``,
             ``config_sentence_transformers.json``, and those of the modules after the
@@ -435,8 +435,8 @@ class SentenceEncoder:
 
         Notes
         -----
-        What is read again gives the same bits, but for a quantised model, which is
-        saved with the numbers that its integers stand for.
+        Read again, the folder gives the same bits, except for a quantised model, which
+        is saved with the numbers that its integers stand for.
         """
         _sentence_saving.save(self, folder)
 
@@ -495,8 +495,8 @@ class SentenceEncoder:
         -------
         ndarray, shape (n, E), or (E,) for one text
             In the order given, with `E` of `truncate_dim`: float32, or float64 for a
-            float64 model. `out`, if it is given. The vector of a text without tokens,
-            not even from the tokenizer, is the result of `steps` for 0.
+            float64 model. `out`, if it is given. If a text has no tokens, not even
+            special ones, its vector is the result of `steps` for 0.
 
         Raises
         ------

@@ -201,9 +201,9 @@ class TextToText:
         ------
         ImportError, FileNotFoundError
             If the tokenizers, sentencepiece or safetensors package is not installed, or
-            a file is not there.
+            a file is missing.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         place = folder_at(folder)
         if is_there(place / "tokenizer.json") or not is_there(place / "source.spm"):

@@ -185,7 +185,7 @@ class TokenClassifier:
             If the tokenizers or safetensors package is not installed, or a file is not
             there.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         read = _text_scores.read(
             *(folder, "TokenClassification", max_length),
@@ -209,8 +209,8 @@ class TokenClassifier:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together: those
-            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            Created if it does not exist. Files of these names are replaced together:
+            those of the model's own `save_pretrained`, ``tokenizer.json`` and
             ``tokenizer_config.json``. The configuration has `label_names`.
 
         Raises
@@ -223,8 +223,8 @@ class TokenClassifier:
 
         Notes
         -----
-        What is read again gives the same bits, but for a quantised model, which is
-        saved with the numbers that its integers stand for.
+        Read again, the folder gives the same bits, except for a quantised model, which
+        is saved with the numbers that its integers stand for.
         `ignore_labels` is not in such a folder.
         """
         _text_saving.save(self, folder, labels=self.label_names)
@@ -497,7 +497,7 @@ class FillMask:
             If the tokenizers or safetensors package is not installed, or a file is not
             there.
         TypeError, ValueError
-            If files ask for something that is not here, or do not fit together.
+            If files ask for something unsupported, or do not fit together.
         """
         read = _text_scores.read(
             *(folder, "MaskedLM", max_length),
@@ -519,8 +519,8 @@ class FillMask:
         Parameters
         ----------
         folder : str or path
-            Made if it is not there. Files of these names are replaced together: those
-            of the model's own `save_pretrained`, ``tokenizer.json`` and
+            Created if it does not exist. Files of these names are replaced together:
+            those of the model's own `save_pretrained`, ``tokenizer.json`` and
             ``tokenizer_config.json``. This has `mask_token`.
 
         Raises
@@ -533,8 +533,8 @@ class FillMask:
 
         Notes
         -----
-        What is read again gives the same bits, but for a quantised model, which is
-        saved with the numbers that its integers stand for.
+        Read again, the folder gives the same bits, except for a quantised model, which
+        is saved with the numbers that its integers stand for.
         """
         _text_saving.save(self, folder, special={"mask_token": self.mask_token})
 
