@@ -176,7 +176,7 @@ def attention(
     dropout : float, optional
         At least 0 and below 1: the probability that a weight becomes 0; the others are
         divided by ``1 - dropout``. `return_weights` returns the weights after dropout;
-        `lse` is the one before it.
+        `lse` is that before dropout.
     dropout_seed : int, optional
         From 0 to ``2**64 - 1``, required with `dropout`. Which weights are dropped
         depends only on the seed, the batch, the head, and the positions of query and
@@ -241,13 +241,12 @@ def attention(
     Keys and values of int8 with scales stand for :math:`scale_j k_j` and
     :math:`scale_j v_j`, and do not take part in the promotion. A dot product of the
     query and the integers is multiplied by the key's scale; a weight, after its sum, is
-    multiplied by the value's scale. Unless the query is float64, sums of products with
-    integers are exact: the query, and a row's weights of a block of 128 keys, are
-    rounded to 32639ths of their largest number, which changes outputs by less than
-    1e-4 of their size, some hundredth of what int8 itself does. Scales may be
-    any numbers: 0 and subnormal ones are factors like others, NaN and infinity reach
-    the results of the queries that may see their key. Their bits are those of every
-    CPU, whatever the query's dtype.
+    multiplied by the value's scale. Unless the query is float64, the query, and a row's
+    weights of a block of 128 keys, are rounded to 32639ths of their largest number, so
+    that sums of products with integers are exact. This changes outputs by less than
+    1e-4 of their size, some hundredth of what int8 itself does. Scales may be any
+    numbers; NaN and infinity reach the results of the queries that may see their key.
+    All CPUs give the same bits, for any dtype of the query.
 
     Intermediate results may overflow even if the result would not, because the weighted
     sum of values is divided by the sum of exponentials at the end, and a query is

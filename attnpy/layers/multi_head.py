@@ -407,8 +407,8 @@ class MultiHeadAttention:
         kv_lengths : int or array_like of int, shape (B,), optional
             How many of the keys exist: those of the tokens of `x` (of `context` in
             cross-attention). No token attends to the others, and they do not go into
-            the cache. A token without a key has a row of the output too, which means
-            nothing; `lengths` of models leave such tokens out.
+            the cache. The output rows of tokens without a key have no meaning;
+            `lengths` of models leave such tokens out.
         seq_offsets : array_like of int, shape (n + 1,), or a pair of them, optional
             Packed sequences, with no padding anywhere: `x`, (T, E), has `n` of them end
             to end, as in `attnpy.attention`, with the same bits as each alone.
