@@ -133,7 +133,7 @@ def copied(array: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 def enlarged(
     filled: Array | None, capacity: int, rows: NDArray[np.int64] | None = None
 ) -> Array | None:
-    """Return an array for so many tokens, with these copied to its start.
+    """Return an array for this many tokens, with these copied to its start.
 
     rows: the sequences to copy; by default all of them, in order.
     """

@@ -120,7 +120,7 @@ def of_bytes(rows: Array, bits: int, n_rows: int) -> Array:
 
 
 def _merged(numbers: Array, bits: int) -> Array:
-    """Return numbers of so many bits, 1 to 4, some rows (K, M) in one of bytes."""
+    """Return numbers of this many bits, 1 to 4, some rows (K, M) in one of bytes."""
     each = 8 // bits
     merged = numbers[0::each].copy()
     for i in range(1, each):

@@ -37,7 +37,7 @@ _newest = _Newest()
 
 
 def allocate(n_bytes: int) -> NDArray[np.uint8]:
-    """Return so many bytes, from a cache line on, with any content."""
+    """Return this many bytes, from a cache line on, with any content."""
     # A signal's handler may come here while the interrupted call takes its piece.
     if not LEAST <= n_bytes <= MOST or _newest.taking:
         return _memory_of_its_own(n_bytes)

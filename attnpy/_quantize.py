@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GROUPS = {8: (32, 64, 128, 256, 512), 4: (32, 64, 128)}
 MOST = np.float32(1e36)  # a number that codes are multiplied by in float32
 
-# Scales that are tried: the largest number of a group, over so many steps. What lies
+# Scales that are tried: the largest number of a group, over this many steps. What lies
 # beyond the last code is cut to it, which may cost less than a wider step.
 STEPS = {
     8: (127.0, 128.5, 131.0, 135.0),

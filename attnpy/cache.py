@@ -579,7 +579,7 @@ def rows_of(cache: KVCache) -> Rows:
 
 
 def rows_to(cache: KVCache, n: int) -> Rows | None:
-    """Return views of so many tokens, or None without room. Arrays are not checked."""
+    """Return views of this many tokens, or None without room. Checks no arrays."""
     return None if n > cache._key.shape[2] else cache._first_rows(n)
 
 

@@ -483,7 +483,7 @@ class PagedKVCache(KVCache):
         return ends
 
     def _with_room(self, one: Held, start: int, end: int) -> Held:
-        """Return a sequence's pages for so many tokens."""
+        """Return a sequence's pages for this many tokens."""
         pages, shared = list(one.pages), one.shared
         if _must_copy(one, start, end):
             shared = start // PAGE

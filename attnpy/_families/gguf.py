@@ -56,7 +56,7 @@ class Architecture:
         The rows of queries and keys are in an order of their own: see
         `attnpy.checkpoints.gguf.GgufFile.split_halves`.
     large : int or None
-        With so many layers the scale of scores is that of ``hidden_size / num_heads``
+        With this many layers the scale of scores is that of ``hidden_size / num_heads``
         and not of ``head_dim``: files do not say it.
     needed : tuple of str
         Keys that have to be there, besides those that every file has.

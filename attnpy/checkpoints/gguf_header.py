@@ -124,7 +124,7 @@ class _Start:
         return int(np.frombuffer(self.take(np.dtype(dtype).itemsize), dtype)[0])
 
     def count(self, least: int, what: str) -> int:
-        """Return how many follow, each of so many bytes at least."""
+        """Return how many follow, each of at least this many bytes."""
         n: int = struct.unpack("<Q", self.take(8))[0]
         if n * least > self.size - self.at:
             raise self.fault(

@@ -396,7 +396,7 @@ def _pop_head(
 
 
 def shape_in_file(shape: tuple[int, ...], n_axes: int) -> tuple[int, ...]:
-    """Return a parameter's shape with so many axes."""
+    """Return a parameter's shape with this many axes."""
     more = n_axes - len(shape)
     return (1,) * more + shape if more >= 0 else shape[-more:]
 

@@ -18,7 +18,7 @@ LONGEST_TEMPLATE = 1 << 16
 # Passes of loops, such as 1,000 messages that are compared with each other. A call
 # takes as long as several of them.
 MOST_STEPS, STEPS_OF_CALL = 1_000_000, 10
-# Characters of a text, and of all that is written: so many, and so many times those
+# Characters of a text, and of all that is written: this many, and this many times those
 # that are given. Items of a list are counted, too.
 MOST_CHARACTERS, MOST_TIMES = 1 << 20, 16
 # Bits of a number.

@@ -44,7 +44,7 @@ class Beginning:
     def last_states(
         self, rows: Rows, ends: Sequence[int], num_threads: int | None
     ) -> Array:
-        """Return the vectors (B, E) of the last ones of so many tokens of each text."""
+        """Return the vectors (B, E) of token ``ends - 1`` of each text."""
         n = self._begin(rows, ends, num_threads)
         found = []
         for part in self._parts(len(rows), max(map(len, rows))) if n else [slice(None)]:
@@ -80,7 +80,7 @@ class Beginning:
         return len(self.ids)
 
     def _parts(self, n_rows: int, longest: int) -> Iterator[slice]:
-        """Go through texts, so many at a time that their keys and values fit."""
+        """Go through texts, as many at a time as there is memory for their caches."""
         bytes_of = sum(
             array.nbytes for cache in self.caches for array in (cache.key, cache.value)
         )

@@ -65,7 +65,7 @@ class MarianPieces:
     def enable_truncation(
         self, max_length: int, strategy: str = "", direction: str = "right"
     ) -> None:
-        """Cut texts to so many tokens, the last of which is their end."""
+        """Cut texts to this many tokens, the last of which is their end."""
         if direction != "right":
             raise ValueError(f"truncation_side: expected right, got {direction!r}")
         self.max_length = max_length

@@ -31,7 +31,7 @@ class ScoreRules:
         Scores of tokens that are there already are divided by it, or multiplied where
         they are negative (Keskar et al., "CTRL", 2019).
     no_repeat_ngram_size : int
-        No sequence of so many tokens may come twice; 0 for no such rule.
+        No sequence of this many tokens may come twice; 0 for no such rule.
     bad_words : tuple of tuple of int
         Sequences of tokens that may not be written.
     forced_bos : int or None

@@ -136,7 +136,7 @@ def _check_labels(recipe: Recipe) -> None:
 
 
 def label_names(names: Iterable[str] | None, n_labels: int) -> tuple[str, ...]:
-    """Return a name for each of so many scores; without `names` the usual ones."""
+    """Return a name for each of this many scores; without `names` the usual ones."""
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(n_labels))
     found = _texts.names(names, "label_names")

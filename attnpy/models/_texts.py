@@ -59,7 +59,7 @@ def windows(
     name: str,
     check: Callable[[object, str], Item],
 ) -> Iterator[list[Item]]:
-    """Go through texts, or pairs of them, so many at a time."""
+    """Go through texts, or pairs of them, this many at a time."""
     if hasattr(texts, "columns"):  # of pandas or Polars
         raise TypeError(
             f"{name}: expected one column of a table, such as table['text'], got a "
@@ -128,7 +128,7 @@ def encoded(
 
 
 def batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Go through the places of texts of so many tokens, those of like lengths together.
+    """Go through the places of texts with these lengths, similar ones together.
 
     The longest come first: when these fit into memory, all do.
     """

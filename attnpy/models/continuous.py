@@ -666,7 +666,7 @@ class ContinuousBatch:
 def _most_held(text: Text, left: int | None) -> int:
     """Return how many pages of a layer a text has at once, at most.
 
-    Its tokens see so many before them, or all.
+    Its tokens see this many before them, or all.
     """
     n_seen = text.length if left is None else left
     return (n_seen + text.at_once) // PAGE + 2  # they begin and end within what is seen

@@ -988,8 +988,8 @@ class EncoderDecoder:
             At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
             result.
         num_beams : int
-            Search with this many beams: of each source so many texts are continued, and
-            the best one is returned. 1 is greedy, or draws.
+            Search with this many beams: continue this many texts of each source, and
+            return the best one. 1 is greedy, or draws.
         length_penalty : float
             Scores of beams are sums of logarithms, divided by the number of new tokens
             to this power; by default 1.
@@ -998,7 +998,7 @@ class EncoderDecoder:
             have ended; with False, the default, when the best one that goes on is worse
             than these at its present length; with "never" if it is at every length.
         num_return_sequences : int
-            Return so many texts of each source, the best of a search, or as many draws.
+            Return this many texts of each source: the best of a search, or draws.
         min_tokens : int
             The fewest new tokens before one that ends the text.
         temperature, top_k, top_p
@@ -1007,7 +1007,7 @@ class EncoderDecoder:
             Scores of tokens that are in the text are divided by it, or multiplied where
             they are negative.
         no_repeat_ngram_size : int
-            No sequence of so many tokens comes twice in a text.
+            No sequence of this many tokens comes twice in a text.
         bad_words : sequence of sequence of int
             Sequences of tokens that are not written.
         forced_bos : int
@@ -1327,7 +1327,7 @@ class EncoderDecoder:
         )
 
     def _check_length(self, name: str, num_tokens: int) -> None:
-        """Require positions for so many tokens of a sequence."""
+        """Require positions for this many tokens of a sequence."""
         if self.max_length is not None and num_tokens > self.max_length:
             raise ValueError(
                 f"{name}: expected at most max_length = {self.max_length} tokens in a "

@@ -291,7 +291,7 @@ def is_one(images: Any) -> bool:
 
 
 def batches(images: Any, batch_size: int) -> Iterator[list[Any]]:
-    """Go through pictures so many at a time; a generator's are not kept."""
+    """Go through pictures, this many at a time; a generator's are not kept."""
     batch: list[Any] = []
     for image in images:
         batch.append(image)

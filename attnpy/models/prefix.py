@@ -46,7 +46,7 @@ class Prefix:
     Raises
     ------
     TypeError, ValueError
-        If an argument has the wrong kind or shape, or a cache has not so many tokens.
+        If an argument has the wrong kind or shape, or a cache has fewer tokens.
 
     See Also
     --------

@@ -152,7 +152,7 @@ class LanguageModel:
         """Raise an error if it cannot continue sequences at all."""
 
     def _check_length(self, num_tokens: int) -> None:
-        """Raise an error if it has no positions for so many tokens."""
+        """Raise an error if it has no positions for this many tokens."""
 
     def _checked_caches(self, caches: object) -> list[KVCache]:
         """Return the caches of a call, one for each layer, after checks."""
@@ -186,7 +186,7 @@ class LanguageModel:
 
 
 def check_continues(model: LanguageModel, num_tokens: int) -> None:
-    """Raise an error if a model cannot continue sequences to so many tokens."""
+    """Raise an error if a model cannot continue sequences to this many tokens."""
     model._check_generates()
     model._check_length(num_tokens)
 

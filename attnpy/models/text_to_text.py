@@ -54,7 +54,7 @@ class TextToText:
     prefix : str, optional
         What comes before each text, such as T5's ``"summarize: "``.
     max_length : int, optional
-        Truncate texts to so many tokens. By default nothing is truncated, and texts
+        Truncate texts to this many tokens. By default nothing is truncated, and texts
         that are too long for the model are refused.
     source_language, target_language : str, optional
         The languages of texts and of what is written, for models of many languages:
