@@ -103,6 +103,7 @@ class Folder(os.PathLike[str]):
         self.hidden = _temporary(self.entry)
         # New files by what they replace; None where a file is removed.
         self.staged: dict[str, str | None] = {}
+        self.has_begun = False  # to replace files
 
     def __fspath__(self) -> str:
         """Return the path, so that models write to it, too."""
@@ -137,19 +138,10 @@ class Folder(os.PathLike[str]):
                 unfinished.discard(temporary)
 
     def replace(self) -> None:
-        """Replace the files, or none if that of the first one fails."""
-        try:
-            self._replace()
-        except Exception:
-            raise
-        except BaseException:
-            self._replace()  # an interrupt comes too late
-            raise
-
-    def _replace(self) -> None:
-        """Replace the files that have not been replaced yet."""
+        """Replace those files that are left, or none if the first one fails."""
         names = sorted(self.staged, key=lambda target: target == self.entry)
         entry, is_first = self.staged.get(self.entry) or "", True
+        self.has_begun = True
         if len(names) > 1 and os.path.exists(entry) and os.path.exists(self.entry):
             os.replace(self.entry, self.hidden)
         for target in names:
@@ -160,15 +152,26 @@ class Folder(os.PathLike[str]):
                 elif os.path.exists(temporary):
                     os.replace(temporary, target)
             except OSError:
-                if is_first and os.path.exists(self.hidden):
-                    os.replace(self.hidden, self.entry)
+                if is_first:
+                    if os.path.exists(self.hidden):
+                        os.replace(self.hidden, self.entry)
+                    self.has_begun = False
                 raise
             is_first = False
         Path(self.hidden).unlink(missing_ok=True)
         unfinished.difference_update(filter(None, self.staged.values()))
 
-    def discard(self) -> None:
-        """Remove the files that have replaced nothing."""
+    def settle(self) -> None:
+        """Complete what `replace` has begun, and remove files that replaced nothing.
+
+        An interrupt comes too late then: after another one this is called again.
+        """
+        if self.has_begun:
+            try:
+                self.replace()
+            except OSError as error:
+                if error.errno is None:  # it is an interrupt
+                    raise
         for temporary in filter(None, self.staged.values()):
             Path(temporary).unlink(missing_ok=True)
             unfinished.discard(temporary)
@@ -191,7 +194,12 @@ def write_folder(
         place.keep_same()
         place.replace()
     except BaseException:
-        place.discard()
+        for _ in range(20):
+            try:  # not in a function of its own, which an interrupt could end first
+                place.settle()
+                break
+            except BaseException:
+                continue
         raise
 
 

@@ -297,11 +297,18 @@ def killed(saves, monkeypatch):
     return states
 
 
-def test_a_save_that_is_interrupted_leaves_the_old_model_or_the_new(saves):
+class OutOfTimeError(Exception):
+    """What a handler of a signal may raise instead of KeyboardInterrupt."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OutOfTimeError])
+def test_a_save_that_is_interrupted_leaves_the_old_model_or_the_new(saves, error):
     folder, save_old, save_new, found = saves
     only = str(Path(_files.__file__))
     states, names = [], names_in(folder)
-    for interrupted in interrupted_everywhere(lambda: save_new(folder), files=(only,)):
+    for interrupted in interrupted_everywhere(
+        lambda: save_new(folder), files=(only,), error=error
+    ):
         states.append(found())
         assert interrupted or states[-1] == 1
         if states[-1] == 1:

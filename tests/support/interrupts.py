@@ -11,7 +11,9 @@ import attnpy
 FILES = (str(Path(attnpy.__file__).parent), contextlib.__file__)
 
 
-def interrupted_everywhere(call, *, opcodes_of=(), never_in=(), files=FILES):
+def interrupted_everywhere(
+    call, *, opcodes_of=(), never_in=(), files=FILES, error=KeyboardInterrupt
+):
     """Interrupt each call at a later moment than the one before; yield after each.
 
     A moment is before a line of attnpy or contextlib, or of the files whose names begin
@@ -24,14 +26,14 @@ def interrupted_everywhere(call, *, opcodes_of=(), never_in=(), files=FILES):
         for functions in (opcodes_of, never_in)
     )
     for n in itertools.count():
-        interrupted = _interrupted(call, n, codes, without, tuple(files))
+        interrupted = _interrupted(call, n, codes, without, tuple(files), error)
         yield interrupted
         if not interrupted:
             assert n > 20, "there was little to interrupt"
             return
 
 
-def _interrupted(call, n, codes, without, files):
+def _interrupted(call, n, codes, without, files, error):
     """Interrupt a call at its n-th moment; return False if it ended earlier."""
     left = n
 
@@ -44,7 +46,7 @@ def _interrupted(call, n, codes, without, files):
             sys.settrace(None)
             frame.f_trace = None
             left -= 1
-            raise KeyboardInterrupt
+            raise error
         left -= left > 0
         return moment
 
@@ -52,7 +54,7 @@ def _interrupted(call, n, codes, without, files):
     sys.settrace(moment)
     try:
         call()
-    except KeyboardInterrupt:
+    except error:
         return True
     finally:
         sys.settrace(before)
