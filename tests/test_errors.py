@@ -130,7 +130,7 @@ KINDS = {
     "object value": ("value", {"value": zeros(2, 5, 6, dtype=object)}, "object"),
     "date value": ("value", {"value": zeros(2, 5, 6, dtype="M8[s]")}, "datetime64"),
     "record query": ("query", {"query": zeros(2, 3, 4, dtype="f4,f4")}),
-    "None as key": ("key", {"key": np.array(None)}, "object"),
+    "None as key": ("key", {"key": np.array(None)}, "got None"),
     "integer mask": ("mask", {"mask": zeros(3, 5, dtype=int)}, "bool", "int64"),
     "float mask": ("mask", {"mask": zeros(3, 5)}, "bool", "float32"),
     "object mask": ("mask", {"mask": zeros(3, 5, dtype=object)}, "bool", "object"),

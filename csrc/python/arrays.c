@@ -46,7 +46,7 @@ py_fail_dtype(PyArrayObject *array, const char *name, const char *expected)
     }
     if (item != NULL && !PyLong_Check(item)) { /* what was given was no array */
         PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s", name, expected,
-                     Py_TYPE(item)->tp_name);
+                     item == Py_None ? "None" : Py_TYPE(item)->tp_name);
     } else {
         PyErr_Format(PyExc_TypeError, "%s: expected %s, got dtype %S", name, expected,
                      (PyObject *)PyArray_DESCR(array));
