@@ -194,7 +194,7 @@ HEADS = {
         (
             *("starcoder2", "stablelm", "nemotron", "glm", "glm4"),
             *("granitemoe", "granitemoehybrid", "gpt_neo", "gpt_bigcode"),
-            *("opt", "gptj", "falcon", "exaone"),
+            *("opt", "gptj", "falcon", "exaone", "bloom", "mpt"),
         ),
         ("score.weight", "score.bias"),
     ),
@@ -230,11 +230,8 @@ def test_decoders_with_and_without_their_prefix(kind):
         other = {f"transformer.{name}": array for name, array in tensors.items()}
     else:
         prefix = {"gpt_neox": "gpt_neox."}.get(kind, "model.")
-        prefix = (
-            "transformer."
-            if kind in ("gpt_neo", "gpt_bigcode", "gptj", "falcon")
-            else prefix
-        )
+        of_gpt = "gpt_neo", "gpt_bigcode", "gptj", "falcon", "bloom", "mpt"
+        prefix = "transformer." if kind in of_gpt else prefix
         other = {name.removeprefix(prefix): array for name, array in tensors.items()}
     assert other.keys() != tensors.keys()
     assert_same_parameters(decoder(kind, other), expected)

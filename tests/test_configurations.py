@@ -296,6 +296,8 @@ OTHER_VALUES_OF = {
         "multi_query": False,
         "bias": False,
     },
+    "bloom": {"hidden_size": 48, "n_head": 2},
+    "mpt": {"d_model": 64, "n_heads": 2, "attn_config": {"softmax_scale": 0.5}},
     "phi3": OTHER_SIZES,
     "phi": OTHER_SIZES | OTHER_ROTARY,
     "gpt_neox": OTHER_SIZES | OTHER_ROTARY,
@@ -455,7 +457,7 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
     sizes = {**dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), "n_embd")}
-    sizes |= {"distilbert": "dim"}
+    sizes |= {"distilbert": "dim", "mpt": "d_model"}
     size = sizes.get(kind, "hidden_size")
     size = "d_model" if kind in ENCODER_DECODERS else size
     size = {"clip": "projection_dim", "siglip": "text_config"}.get(kind, size)

@@ -93,22 +93,22 @@ def test_a_target_goes_on_in_chunks_of_several_lengths(kind):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("past", [None, np.array([5, 5]), np.array([0, 7])])
+@pytest.mark.parametrize("past", [None, np.array([5, 5]), np.array([200, 7])])
 def test_rows_of_biases_are_views_of_one_line(past):
     model = EncoderDecoder.from_config(oracle.T5, rng=np.random.default_rng(0))
-    for side, n_queries in (("encoder", 0), ("encoder", 9), ("decoder", 1)):
+    for side, longest in itertools.product(("encoder", "decoder"), (0, 1, 9)):
         table = getattr(model, f"{side}_relative_bias")
         expected = relative_bias(
             table,
-            n_queries,
-            200,
+            longest,
+            longest if past is None else int(past.max()) + longest,
             max_distance=model.max_distance,
             bidirectional=side == "encoder",
             q_offset=0 if past is None else past,
         )
-        found = model._bias(side, n_queries, 200, past)
+        found = model._bias(side, longest, past, longest)
         assert_same_bits(np.broadcast_to(found, expected.shape), expected)
-    assert model._bias("encoder", 100_000, 100_000).shape[-1] == 100_000  # 10 GB each
+    assert model._bias("encoder", 100_000).shape[-1] == 100_000  # 40 GB each
 
 
 def test_a_source_serves_several_targets():

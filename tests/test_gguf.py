@@ -32,7 +32,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
 # Their kind is not read from files.
 OF_FOLDERS_ALONE = (
     *("mistral", "gpt_neo", "gpt_neox", "glm", "starcoder2"),
-    *("opt", "gptj", "falcon", "exaone"),
+    *("opt", "gptj", "falcon", "exaone", "bloom", "mpt"),
     *("mixtral", "qwen2_moe"),  # of which there are no windows in files
 )
 CONFIGS = {

@@ -19,6 +19,7 @@ from attnpy import _dtypes, checkpoints, models, positions
 from attnpy._quoting import named
 from attnpy.blocks import Encoder, LayerNorm, RMSNorm
 from attnpy.models import BertEncoder, CausalDecoder, sample
+from attnpy.pages import PagedKVCache
 
 DECODERS = pytest.mark.parametrize("kind", families.DECODERS)
 
@@ -1383,6 +1384,201 @@ def test_the_first_falcon_files_say_where_their_code_is(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"expected .*{next(iter(wrong))}"):
             CausalDecoder.from_config({**config, **wrong})
+
+
+ALIBI = pytest.mark.parametrize("kind", ["bloom", "mpt"])
+# As the folders of bloom-560m and mpt-7b have them, in small.
+BLOOM = {
+    **{name: x for name, x in families.BLOOM.items() if name != "hidden_size"},
+    "n_embed": 24,
+    "num_attention_heads": 3,
+    "apply_residual_connection_post_layernorm": False,
+    "architectures": ["BloomForCausalLM"],
+    "attention_dropout": 0.0,
+    "attention_softmax_in_fp32": True,
+    "bias_dropout_fusion": True,
+    "bos_token_id": 1,
+    "hidden_dropout": 0.0,
+    "initializer_range": 0.02,
+    "masked_softmax_fusion": True,
+    "n_inner": None,
+    "offset_alibi": 100,
+    "pad_token_id": 3,
+    "pretraining_tp": 1,
+    "seq_length": 2048,
+    "skip_bias_add": True,
+    "skip_bias_add_qkv": False,
+    "transformers_version": "4.20.0",
+    "unk_token_id": 0,
+    "use_cache": True,
+}
+MPT = {
+    **families.MPT,
+    "architectures": ["MPTForCausalLM"],
+    "attn_config": {
+        "alibi": True,
+        "alibi_bias_max": 8,
+        "attn_impl": "torch",
+        "attn_pdrop": 0,
+        "attn_type": "multihead_attention",
+        "attn_uses_sequence_id": False,
+        "clip_qkv": None,
+        "prefix_lm": False,
+        "qk_ln": False,
+        "softmax_scale": None,
+    },
+    "auto_map": {
+        "AutoConfig": "configuration_mpt.MPTConfig",
+        "AutoModelForCausalLM": "modeling_mpt.MPTForCausalLM",
+    },
+    "emb_pdrop": 0,
+    "embedding_fraction": 1.0,
+    "expansion_ratio": 4,
+    "init_config": {"init_std": 0.02, "name": "kaiming_normal_"},
+    "init_device": "cpu",
+    "learned_pos_emb": True,
+    "logit_scale": None,
+    "no_bias": True,
+    "norm_type": "low_precision_layernorm",
+    "resid_pdrop": 0,
+    "tokenizer_name": "EleutherAI/gpt-neox-20b",
+    "torch_dtype": "bfloat16",
+    "use_cache": False,
+    "verbose": 0,
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("config", [BLOOM, MPT])
+def test_published_folders_of_bloom_and_mpt_are_read(tmp_path, config):
+    kind = config["model_type"]
+    own = families.DECODERS[kind]
+    if kind == "mpt":
+        own = {**own, "attn_config": config["attn_config"]}
+    tensors = families.tensors(own)
+    write(tmp_path, config, tensors)
+    model = CausalDecoder.from_pretrained(tmp_path, dtype=np.float64)
+    expected = families.logits(tensors, own, IDS)
+    np.testing.assert_allclose(model.logits(model(IDS)), expected, rtol=1e-9)
+    model.save_pretrained(tmp_path / "new")
+    again = CausalDecoder.from_pretrained(tmp_path / "new", dtype=np.float64)
+    assert_same_bits(again(IDS), model(IDS))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clip_qkv": 8.0}, "expected attn_config with no 'clip_qkv', got 8.0"),
+        ({"qk_ln": True}, "expected attn_config with qk_ln = False, got True"),
+        ({"alibi": False}, "expected attn_config with alibi = True, got False"),
+        (
+            {"alibi_bias_max": 16},
+            "expected attn_config with alibi_bias_max = 8, got 16",
+        ),
+        ({"prefix_lm": True}, "expected attn_config with prefix_lm = False, got True"),
+        ({"attn_type": "grouped_query_attention"}, "attn_type = 'multihead_attention'"),
+        ({"rope": True}, "expected attn_config with no 'rope', got True"),
+        (
+            {"softmax_scale": 0},
+            "expected softmax_scale in attn_config to be a finite n",
+        ),
+        ({"softmax_scale": "x"}, "expected softmax_scale in attn_config to be a finit"),
+    ],
+)
+def test_attention_of_mpt_that_is_not_here_is_refused(changes, words):
+    attention = {**MPT["attn_config"], **changes}
+    with pytest.raises(ValueError, match=rf"^config: .*{words}"):
+        CausalDecoder.from_config({**MPT, "attn_config": attention})
+
+
+@pytest.mark.quick
+@ALIBI
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("paged", [False, True])
+def test_alibi_gives_the_same_bits_in_any_chunks_and_company(
+    tmp_path, kind, weights, paged
+):
+    write(tmp_path, families.DECODERS[kind], families.tensors(families.DECODERS[kind]))
+    model = CausalDecoder.from_pretrained(tmp_path, weights=weights)
+    texts = np.random.default_rng(0).integers(0, 30, (3, 300))
+    alone = [model(text) for text in texts]
+    caches = model.new_caches(3, 300)
+    if paged:
+        caches = [PagedKVCache(pool, 3) for pool in model.new_page_pools(9)]
+    lengths = np.array([7, 200, 1])
+    first = model(texts[:, :200], lengths=lengths, caches=caches)
+    for states, text, n in zip(first, alone, lengths, strict=True):
+        assert_same_bits(states[:n], text[:n])
+    for step in range(3):
+        new = texts[np.arange(3), lengths + step][:, np.newaxis]
+        states = model(new, caches=caches)[:, 0]
+        places = zip(alone, lengths + step, strict=True)
+        assert_same_bits(states, np.array([text[at] for text, at in places]))
+    lengths += 3
+    more = np.stack([text[n : n + 50] for text, n in zip(texts, lengths, strict=True)])
+    for states, text, n in zip(model(more, caches=caches), alone, lengths, strict=True):
+        assert_same_bits(states, text[n : n + 50])
+
+
+@pytest.mark.quick
+@ALIBI
+def test_long_texts_need_no_matrix_of_alibi(kind):
+    model = CausalDecoder.from_config(families.DECODERS[kind])
+    n_heads = model.decoder.layers[0].self_attention.num_heads
+    assert model._bias(100_000).shape == (n_heads, 100_000, 100_000)
+    assert_same_bits(model._bias(9), positions.alibi_bias(n_heads, 9, 9))
+    assert model.max_tokens == 2**31 - 1
+
+
+@pytest.mark.quick
+@ALIBI
+def test_gradients_with_alibi_are_those_of_differences(kind):
+    model = CausalDecoder.from_config(
+        families.DECODERS[kind], dtype=np.float64, rng=np.random.default_rng(0)
+    )
+    rng = np.random.default_rng(1)
+    for array in model.parameters().values():
+        array += rng.standard_normal(array.shape) / 4
+    batch = families.batch()
+    scores, pullback = model.vjp(batch, lengths=LENGTHS, logits=True)
+    exists = np.arange(9) < np.array(LENGTHS)[:, np.newaxis]
+    grad = rng.standard_normal(scores.shape) * exists[..., np.newaxis]
+    found = pullback(grad)
+    assert found.keys() == model.parameters().keys()
+
+    def loss():
+        states = model(batch, lengths=LENGTHS)
+        return float((model.logits(states) * grad)[exists].sum())
+
+    for name, array in model.parameters().items():
+        step = rng.standard_normal(array.shape) * 1e-5
+        array += step
+        above = loss()
+        array -= 2 * step
+        below = loss()
+        array += step
+        slope = (above - below) / 2
+        np.testing.assert_allclose(
+            slope, (found[name] * step).sum(), rtol=1e-4, atol=1e-9, err_msg=name
+        )
+
+
+@pytest.mark.quick
+def test_alibi_is_instead_of_other_positions_of_decoders():
+    sizes = (1, 8, 2, 8)
+    for other in ({"max_length": 4}, {"rotary": positions.Rotary(4)}):
+        with pytest.raises(
+            ValueError, match="alibi: expected False with rotary or max"
+        ):
+            CausalDecoder(*sizes, vocab_size=9, alibi=True, **other)
+    for name in ("alibi", "embedding_norm"):
+        with pytest.raises(TypeError, match=f"{name}: expected a bool"):
+            CausalDecoder(*sizes, vocab_size=9, **{name: 2})
+        model = CausalDecoder(*sizes, vocab_size=9, **{name: True})
+        assert f"{name}=True" in repr(model)
+    model = CausalDecoder(*sizes, vocab_size=9, norm="rms", embedding_norm=True)
+    assert isinstance(model.embedding_norm, RMSNorm)
 
 
 PARTS = ["model.", "language_model.model.", "model.language_model."]

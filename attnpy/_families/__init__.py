@@ -11,6 +11,7 @@ from attnpy._families.albert import ALBERT
 from attnpy._families.arcee import ARCEE
 from attnpy._families.bart import BART, M2M100, MARIAN, MBART, PEGASUS
 from attnpy._families.bert import BERT
+from attnpy._families.bloom import BLOOM
 from attnpy._families.clip import (
     CLIP,
     CLIP_TEXT,
@@ -45,6 +46,7 @@ from attnpy._families.mistral import MISTRAL
 from attnpy._families.mixtral import MIXTRAL
 from attnpy._families.modernbert import MODERNBERT
 from attnpy._families.mpnet import MPNET
+from attnpy._families.mpt import MPT
 from attnpy._families.nemotron import NEMOTRON
 from attnpy._families.nomic_bert import NOMIC_BERT
 from attnpy._families.olmo import OLMO2, OLMO3
@@ -82,7 +84,7 @@ FAMILIES: dict[str, Declaration] = {
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE, EXAONE4, ERNIE4_5),
-        *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ, FALCON),
+        *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ, FALCON, BLOOM, MPT),
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
         *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),

@@ -14,14 +14,15 @@ from attnpy.blocks import FeedForward, MixtureOfExperts
 from attnpy.blocks.experts import EXPERT_BYTES
 from attnpy.norms import RMSNorm
 from attnpy.positions import Rotary
+from attnpy.positions.relative import by_distance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import DTypeLike
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import TypeIs
 
-    from attnpy._typing import Activation, Window
+    from attnpy._typing import Activation, Array, Window
     from attnpy.blocks import DecoderLayer
     from attnpy.layers import MultiHeadAttention
 
@@ -249,3 +250,20 @@ def _by_layer(
     if len(set(map(id, layers))) < num_layers:
         raise ValueError(f"{name}: expected one for all layers, which are shared")
     return zip(layers, values, strict=True)
+
+
+def bias_of_new(
+    bias_of: Callable[..., Array],
+    longest: int,
+    past: NDArray[np.int64] | None,
+    each: NDArray[np.int64] | int,
+) -> Array:
+    """Return biases by distance of new tokens, (H, L, Lk) or (B, H, L, Lk).
+
+    There are `past` tokens (B,) before them in caches, if any, and `each` of every
+    sequence is new.
+    """
+    if past is None or not past.size:
+        return by_distance(bias_of, longest, longest)
+    first = past if (past != past[0]).any() else int(past[0])
+    return by_distance(bias_of, longest, int((past + each).max()), first)

@@ -23,7 +23,7 @@ from attnpy.models import (
     _scores,
     sampling,
 )
-from attnpy.positions import Rotary
+from attnpy.positions import Rotary, alibi_bias
 from attnpy.positions.rotary import by_length, changes_once
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from attnpy.cache import KVCache
     from attnpy.checkpoints import GgufFile
     from attnpy.layers import MultiHeadAttention
+    from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.pages import PagePool
 
     class CausalCall(TypedDict, total=False):
@@ -69,6 +70,11 @@ class CausalDecoder(sampling.LanguageModel):
     rotary : attnpy.positions.Rotary, or list of Rotary or None, optional
         Rotary positions instead of a table. A list has one for each layer, None for a
         layer without positions.
+    alibi : bool, optional
+        Have the biases of `attnpy.positions.alibi_bias` in all layers instead of other
+        positions: BLOOM and MPT.
+    embedding_norm : bool, optional
+        Normalize the tokens' embeddings, and the positions that were added.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
         As in `attnpy.attention`; a list has that of each layer.
     scale : float, or list of float, optional
@@ -134,6 +140,7 @@ class CausalDecoder(sampling.LanguageModel):
         With `tied` the transpose of an array in C order, which products read fastest. A
         packed one is read-only; look-up and products work as before.
     position_embedding : ndarray, shape (position_offset + max_length, E), or None
+    embedding_norm : attnpy.blocks.LayerNorm, attnpy.blocks.RMSNorm, or None
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     output_bias : ndarray, shape (V,), or None
@@ -148,7 +155,7 @@ class CausalDecoder(sampling.LanguageModel):
         The tokens that end a text; may be set. A model from a folder has its
         ``eos_token_id``.
     logit_softcap, embedding_scale, logit_scale,
-    position_offset, rotary, window, scale, softcap, tied
+    position_offset, alibi, rotary, window, scale, softcap, tied
         As given.
 
     Raises
@@ -171,7 +178,8 @@ class CausalDecoder(sampling.LanguageModel):
     Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022);
     with `num_experts` that of Jiang et al., "Mixtral of Experts" (2024); with `sinks`,
     `router_bias` and "swiglu_oai" that of OpenAI, "gpt-oss-120b & gpt-oss-20b Model
-    Card" (2025).
+    Card" (2025); with `alibi` and `embedding_norm` that of the BigScience Workshop,
+    "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model" (2022).
 
     With positions whose frequencies depend on the length of a sequence ("dynamic" and
     "longrope", see `attnpy.positions.Rotary`), `caches` keep keys as they were rotated
@@ -203,6 +211,7 @@ class CausalDecoder(sampling.LanguageModel):
     token_embedding: Array
     position_embedding: Array | None
     position_offset: int
+    embedding_norm: LayerNorm | RMSNorm | None
     output: Array | None
     output_bias: Array | None
     classifier_weight: Array | None
@@ -210,6 +219,7 @@ class CausalDecoder(sampling.LanguageModel):
     stop: tuple[int, ...]
     config: dict[str, Any] | None
     decoder: Decoder
+    alibi: bool
     rotary: Rotary | list[Rotary] | list[Rotary | None] | None
     window: Window | list[Window | None] | None
     scale: float | list[float] | None
@@ -229,6 +239,8 @@ class CausalDecoder(sampling.LanguageModel):
         max_length: int | None = None,
         position_offset: int = 0,
         rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
+        alibi: bool = False,
+        embedding_norm: bool = False,
         window: Window | list[Window | None] | None = None,
         scale: float | list[float] | None = None,
         softcap: float | None = None,
@@ -291,6 +303,20 @@ class CausalDecoder(sampling.LanguageModel):
         if position_offset and max_length is None:
             raise ValueError(
                 f"position_offset: expected 0 without max_length, got {position_offset}"
+            )
+        self.alibi = _checks.flag(alibi, "alibi")
+        if self.alibi and (rotary is not None or max_length is not None):
+            raise ValueError(
+                "alibi: expected False with rotary or max_length, got True"
+            )
+        self.embedding_norm = None
+        if _checks.flag(embedding_norm, "embedding_norm"):
+            self.embedding_norm = _stack.make_norm(
+                options.get("norm", "layer"),
+                embed_dim,
+                options.get("eps", 1e-5),
+                options.get("bias", True),
+                dtype,
             )
         self._make_tables(
             rng, dtype, vocab_size, embed_dim, output_bias, num_labels, max_length
@@ -365,6 +391,8 @@ class CausalDecoder(sampling.LanguageModel):
             "max_length": None if positions is None else len(positions),
             "position_offset": self.position_offset or None,
             "rotary": self.rotary,
+            "alibi": self.alibi,
+            "embedding_norm": self.embedding_norm is not None,
             "window": self.window,
             "scale": self.scale,
             "softcap": self.softcap,
@@ -446,8 +474,8 @@ class CausalDecoder(sampling.LanguageModel):
             "exaone", "exaone4", "ernie4_5", "starcoder2", "stablelm", "nemotron",
             "cohere", "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid"
             (Granite 4 without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt",
-            "gptj", "falcon", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "granitemoe"
-            or "gpt_oss".
+            "gptj", "falcon", "bloom", "mpt", "mixtral", "olmoe", "qwen2_moe",
+            "qwen3_moe", "granitemoe" or "gpt_oss".
             Of a "gemma3" with pictures it is the text model.
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
@@ -806,13 +834,16 @@ class CausalDecoder(sampling.LanguageModel):
             The caches have not changed after an error.
         """
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
-        positions, ends = self._positions(ids, caches), None
+        past, ends = self._past(ids, caches), None
+        positions = self._positions(ids, past)
         if lengths is not None:
             ends = _embedding.checked_lengths(lengths, ids, 0)
             # Padding has no position, and may be past the last one of the table.
             exists = np.arange(ids.shape[-1]) < ends.reshape(*ids.shape[:-1], 1)
             positions = np.where(exists, positions, 0)
         tokens = self._embed(ids, positions, num_threads)
+        tokens = _stack.normalized(self.embedding_norm, tokens, num_threads)
+        each = ids.shape[-1] if ends is None else ends
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
@@ -820,6 +851,7 @@ class CausalDecoder(sampling.LanguageModel):
             return self.decoder(
                 tokens,
                 caches=caches,
+                bias=self._bias(_embedding.longest(tokens, seq_offsets), past, each),
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
                 **self._attention_options(),
@@ -970,12 +1002,16 @@ class CausalDecoder(sampling.LanguageModel):
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
         positions = self._positions(ids, None)
         tokens, of_scores = self._embed(ids, positions, num_threads), None
+        of_norm = None
+        if self.embedding_norm is not None:
+            tokens, of_norm = self.embedding_norm.vjp(tokens, num_threads=num_threads)
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
         ) -> tuple[Array, Pullback]:
             return self.decoder.vjp(
                 tokens,
+                bias=self._bias(_embedding.longest(tokens, seq_offsets)),
                 seq_offsets=seq_offsets,
                 checkpoint=checkpoint,
                 num_threads=num_threads,
@@ -997,6 +1033,9 @@ class CausalDecoder(sampling.LanguageModel):
                 grad_output = found.x
             found = of_states(grad_output)
             collected.add(found.parameters, "decoder.")
+            if of_norm is not None:
+                found = of_norm(found.x)
+                collected.add(found.parameters, "embedding_norm.")
             self._add_of_embeddings(collected, ids, positions, found.x)
             return collected.parameters()
 
@@ -1059,7 +1098,7 @@ class CausalDecoder(sampling.LanguageModel):
         positions: NDArray[np.int64],
         num_threads: int | None,
     ) -> Array:
-        """Return what goes into the layers, (L, E) or (B, L, E)."""
+        """Return the embeddings before a norm, (L, E) or (B, L, E)."""
         factor, added = 1.0, []
         if self.embedding_scale is not None:
             scale = np.asarray(self.embedding_scale, self.token_embedding.dtype)
@@ -1096,23 +1135,43 @@ class CausalDecoder(sampling.LanguageModel):
         )
         return {**common, "softcap": self.softcap}
 
-    def _positions(
+    def _past(
         self, ids: NDArray[np.int64], caches: Sequence[KVCache] | None
-    ) -> NDArray[np.int64]:
-        """Return where the tokens stand, (L,) or (B, L)."""
-        positions: NDArray[np.int64] = np.arange(ids.shape[-1])
+    ) -> NDArray[np.int64] | None:
+        """Return how many tokens of each sequence are in the caches, (B,)."""
         if caches is None:
-            return positions
+            return None
         batch = 1 if ids.ndim == 1 else len(ids)
         first = self._checked_caches(caches)[0]
         if first.batch_size != batch:
             raise ValueError(
                 f"caches: expected B = {batch} as token_ids, got {first.batch_size}"
             )
-        if self.position_embedding is None:
-            return positions  # which nothing looks up
-        positions = first.lengths[:, np.newaxis] + positions
+        return first.lengths
+
+    def _positions(
+        self, ids: NDArray[np.int64], past: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Return where the tokens stand, (L,) or (B, L)."""
+        positions: NDArray[np.int64] = np.arange(ids.shape[-1])
+        if past is None or self.position_embedding is None:
+            return positions  # which nothing looks up without a table
+        positions = past[:, np.newaxis] + positions
         return positions.reshape(ids.shape)
+
+    def _bias(
+        self,
+        longest: int,
+        past: NDArray[np.int64] | None = None,
+        each: NDArray[np.int64] | int = 0,
+    ) -> Array | None:
+        """Return the bias of all layers' scores, (H, L, Lk) or (B, H, L, Lk)."""
+        if not self.alibi:
+            return None
+        n_heads = self.decoder.layers[0].self_attention.num_heads
+        dtype = _dtypes.arithmetic(self.token_embedding.dtype)
+        of = functools.partial(alibi_bias, n_heads, dtype=dtype)
+        return _parts.bias_of_new(of, longest, past, each)
 
     def logits(self, states: ArrayLike, *, num_threads: int | None = None) -> Array:
         """Return the scores of all tokens to be the next.

@@ -28,13 +28,13 @@ from attnpy.models import (
     _embedding,
     _generation,
     _hf_config,
+    _parts,
     _pretrained,
     _saving,
     _score_rules,
     _scores,
     sampling,
 )
-from attnpy.positions.relative import by_distance
 
 if TYPE_CHECKING:
     import os
@@ -328,8 +328,8 @@ class EncoderDecoder:
             heads = getattr(self, side).layers[0].self_attention.num_heads
             biases = _embedding.table(rng, num_buckets, "num_buckets", heads, dtype)
             setattr(self, f"{side}_relative_bias", biases)
-        self._bias("encoder", 1, 1)  # raises its errors
-        self._bias("decoder", 1, 1)
+        self._bias("encoder", 1)  # raises its errors
+        self._bias("decoder", 1)
 
     def _set_positions(
         self,
@@ -623,7 +623,7 @@ class EncoderDecoder:
             longest = _embedding.longest(tokens, seq_offsets)
             return self.encoder(
                 tokens,
-                bias=self._bias("encoder", longest, longest),
+                bias=self._bias("encoder", longest),
                 scale=self.scale,
                 seq_offsets=seq_offsets,
                 mixed=_embedding.is_mixed(self.token_embedding),
@@ -748,15 +748,12 @@ class EncoderDecoder:
             ends = None
             if lengths is not None:
                 ends = _embedding.checked_lengths(lengths, ids, 0)
-        each = np.int64(ids.shape[-1]) if ends is None else ends
+        each = ids.shape[-1] if ends is None else ends
 
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
         ) -> Array | ModelOutput:
             longest = _embedding.longest(tokens, seq_offsets)
-            n_keys = longest
-            if past is not None and past.size:
-                n_keys = int((past + each).max())
             states: Any = context
             if seq_offsets is not None and ids.ndim == 1 and np.ndim(states) == 2:
                 states = np.asarray(states)[np.newaxis]  # for one packed sequence
@@ -764,7 +761,7 @@ class EncoderDecoder:
                 tokens,
                 states,
                 caches=caches,
-                bias=self._bias("decoder", longest, n_keys, past),
+                bias=self._bias("decoder", longest, past, each),
                 scale=self.scale,
                 seq_offsets=seq_offsets,
                 context_lengths=context_lengths,
@@ -1210,7 +1207,7 @@ class EncoderDecoder:
             ) -> tuple[Array, Pullback]:
                 longest = _embedding.longest(tokens, seq_offsets)
                 options: dict[str, Any] = {
-                    "bias": self._bias(side, longest, longest),
+                    "bias": self._bias(side, longest),
                     "scale": self.scale,
                     "seq_offsets": seq_offsets,
                     "wanted": () if self.encoder_relative_bias is None else ("bias",),
@@ -1396,24 +1393,21 @@ class EncoderDecoder:
     def _bias(
         self,
         side: str,
-        n_queries: int,
-        n_keys: int,
+        longest: int,
         past: NDArray[np.int64] | None = None,
+        each: NDArray[np.int64] | int = 0,
     ) -> Array | None:
         """Return the bias of self-attention's scores, (H, Lq, Lk) or (B, H, Lq, Lk)."""
         table = getattr(self, f"{side}_relative_bias")
         if table is None:
             return None
-        first: ArrayLike = 0
-        if past is not None and past.size:
-            first = past if (past != past[0]).any() else int(past[0])
         of = functools.partial(
             positions.relative_bias,
             table,
             max_distance=self.max_distance,
             bidirectional=side == "encoder",
         )
-        return by_distance(of, n_queries, n_keys, first)
+        return _parts.bias_of_new(of, longest, past, each)
 
     def _of_bias(self, side: str, grad: Array) -> dict[str, Array]:
         """Return the gradient of a table of biases from that of `_bias`, (H, L, L)."""

@@ -353,6 +353,24 @@ FALCON = {
     "num_ln_in_parallel_attn": 1,
     "bias": True,
 }
+BLOOM = {
+    "model_type": "bloom",
+    "eos_token_id": None,
+    "n_layer": 2,
+    "hidden_size": 24,
+    "n_head": 3,
+    "vocab_size": 30,
+    "layer_norm_epsilon": 1e-5,
+}
+MPT = {
+    "model_type": "mpt",
+    "n_layers": 2,
+    "d_model": 32,
+    "n_heads": 4,
+    "vocab_size": 30,
+    "max_seq_len": 64,
+    "attn_config": {"alibi": True, "attn_impl": "torch", "softmax_scale": 0.4},
+}
 EXAONE4 = {
     **OLMO2,
     "model_type": "exaone4",
@@ -503,6 +521,8 @@ DECODERS = {
         OPT,
         GPTJ,
         FALCON,
+        BLOOM,
+        MPT,
         STARCODER2,
         STABLELM,
         NEMOTRON,
@@ -595,6 +615,7 @@ def tensors(config, seed=0):
     makers |= {"phi": _phi_shapes, "gpt_neox": _neox_shapes}
     makers |= {"gpt_neo": _gpt_kin_shapes, "gpt_bigcode": _gpt_kin_shapes}
     makers |= {"opt": _opt_shapes, "gptj": _gptj_shapes, "falcon": _falcon_shapes}
+    makers |= {"bloom": _bloom_shapes, "mpt": _mpt_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
     makers |= {"jina-bert-v2": _jina_shapes}
@@ -965,6 +986,73 @@ def _falcon_logits(w, config, ids):
         x = x + torch_linear(z, w, f"h.{i}.self_attention.dense")
         x = x + torch_linear(hidden, w, f"h.{i}.mlp.dense_4h_to_h")
     return named_norm(x, w, "ln_f", eps) @ w["word_embeddings.weight"].T
+
+
+def _bloom_shapes(config):
+    e = config["hidden_size"]
+    shapes = {
+        "word_embeddings.weight": (config["vocab_size"], e),
+        "word_embeddings_layernorm": (e,),
+        "ln_f": (e,),
+    }
+    for i in range(config["n_layer"]):
+        for name in ("input", "post_attention"):
+            shapes[f"h.{i}.{name}_layernorm"] = (e,)
+        shapes[f"h.{i}.self_attention.query_key_value"] = (3 * e, e)
+        shapes[f"h.{i}.self_attention.dense"] = (e, e)
+        shapes[f"h.{i}.mlp.dense_h_to_4h"] = (4 * e, e)
+        shapes[f"h.{i}.mlp.dense_4h_to_h"] = (e, 4 * e)
+    full = _with_biases(shapes, 0)
+    return {f"transformer.{name}": shape for name, shape in full.items()}
+
+
+def _bloom_logits(w, config, ids):
+    w = {name.removeprefix("transformer."): array for name, array in w.items()}
+    n, n_heads, eps = len(ids), config["n_head"], config["layer_norm_epsilon"]
+    bias = [slope * np.arange(n) for slope in _slopes(n_heads)]  # of their class
+    x = w["word_embeddings.weight"][ids]
+    x = named_norm(x, w, "word_embeddings_layernorm", eps)
+    for i in range(config["n_layer"]):
+        y = named_norm(x, w, f"h.{i}.input_layernorm", eps)
+        parts = torch_linear(y, w, f"h.{i}.self_attention.query_key_value")
+        parts = np.moveaxis(parts.reshape(n, n_heads, 3, -1), 2, 0).reshape(3, n, -1)
+        z = attend(*parts, n_heads, causal=True, bias=bias)
+        x = x + torch_linear(z, w, f"h.{i}.self_attention.dense")
+        y = named_norm(x, w, f"h.{i}.post_attention_layernorm", eps)
+        y = gelu_tanh(torch_linear(y, w, f"h.{i}.mlp.dense_h_to_4h"))
+        x = x + torch_linear(y, w, f"h.{i}.mlp.dense_4h_to_h")
+    return named_norm(x, w, "ln_f", eps) @ w["word_embeddings.weight"].T
+
+
+def _mpt_shapes(config):
+    e = config["d_model"]
+    shapes = {"wte.weight": (config["vocab_size"], e), "norm_f.weight": (e,)}
+    for i in range(config["n_layers"]):
+        shapes[f"blocks.{i}.norm_1.weight"] = shapes[f"blocks.{i}.norm_2.weight"] = (e,)
+        shapes[f"blocks.{i}.attn.Wqkv.weight"] = (3 * e, e)
+        shapes[f"blocks.{i}.attn.out_proj.weight"] = (e, e)
+        shapes[f"blocks.{i}.ffn.up_proj.weight"] = (4 * e, e)
+        shapes[f"blocks.{i}.ffn.down_proj.weight"] = (e, 4 * e)
+    return {f"transformer.{name}": shape for name, shape in shapes.items()}
+
+
+def _mpt_logits(w, config, ids):
+    w = {name.removeprefix("transformer."): array for name, array in w.items()}
+    n_heads, eps, n = config["n_heads"], 1e-5, len(ids)
+    scale = config["attn_config"].get("softmax_scale")
+    times = 1 if scale is None else scale * math.sqrt(config["d_model"] // n_heads)
+    bias = [slope * np.arange(1 - n, 1) for slope in _slopes(n_heads)]
+    x = w["wte.weight"][ids]
+    for i in range(config["n_layers"]):
+        block = f"blocks.{i}"
+        y = named_norm(x, w, f"{block}.norm_1", eps)
+        query, key, value = np.split(y @ w[f"{block}.attn.Wqkv.weight"].T, 3, axis=-1)
+        z = attend(query * times, key, value, n_heads, causal=True, bias=bias)
+        x = x + z @ w[f"{block}.attn.out_proj.weight"].T
+        y = named_norm(x, w, f"{block}.norm_2", eps)
+        y = gelu(y @ w[f"{block}.ffn.up_proj.weight"].T)
+        x = x + y @ w[f"{block}.ffn.down_proj.weight"].T
+    return named_norm(x, w, "norm_f", eps) @ w["wte.weight"].T
 
 
 def _gpt_kin_logits(w, config, ids):
@@ -1633,6 +1721,10 @@ def logits(weights, config, ids):
         return _gptj_logits(w, config, ids)
     if config["model_type"] == "falcon":
         return _falcon_logits(w, config, ids)
+    if config["model_type"] == "bloom":
+        return _bloom_logits(w, config, ids)
+    if config["model_type"] == "mpt":
+        return _mpt_logits(w, config, ids)
     if config["model_type"] in FORMS:
         return _formed_logits(w, config, ids)
     return _llama_logits(w, config, ids)

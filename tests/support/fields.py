@@ -91,6 +91,11 @@ REFUSED = {
         },
         "ALiBi": {"alibi": True},
     },
+    "mpt": {
+        "clipped queries, keys and values": {"attn_config": {"clip_qkv": 8.0}},
+        "norms of queries and keys": {"attn_config": {"qk_ln": True}},
+        "learned positions": {"attn_config": {"alibi": False}},
+    },
     "gpt_bigcode": {"several heads of keys": {"multi_query": False}},
     "stablelm": {"norms of queries and keys": {"qk_layernorm": True}},
     "cohere": {**PARTIAL, "norms of queries and keys": {"use_qk_norm": True}},
@@ -107,7 +112,7 @@ REFUSED = {
 # Families in which some layers have no positions.
 UNTURNED = "smollm3", "exaone4", "cohere2"
 # Those whose folders may name code of their own.
-REMOTE_CODE = "eurobert", "exaone", "falcon", "nomic_bert", "new"
+REMOTE_CODE = "eurobert", "exaone", "falcon", "nomic_bert", "new", "mpt"
 REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3", "jina-bert-v2", "phi3"
 
 
