@@ -8,7 +8,7 @@
 #include <assert.h>
 
 /* Bytes of a line: a quad for each column of a panel. */
-enum { LINE = ATTN_PANEL_COLUMNS * ATTN_QUAD };
+enum { QUAD_ROW = ATTN_PANEL_COLUMNS * ATTN_QUAD };
 
 /* Reads the codes of four rows, less `zero`; `codes` is where those of its column begin. */
 static void
@@ -17,16 +17,17 @@ read_quad(const attn_quantized *q, const uint8_t *codes, ptrdiff_t quad,
 {
     if (q->bits == 8) {
         for (int i = 0; i < ATTN_QUAD; i++) {
-            to[i] = (int8_t)codes[quad * LINE + i];
+            to[i] = (int8_t)codes[quad * QUAD_ROW + i];
         }
         return;
     }
     ptrdiff_t n_quads = attn_code_unit(q->bits) / ATTN_QUAD;
     int which = (int)(quad % n_quads), shift = which % 2 * 4;
     int above = q->bits - 4, mask = (1 << above) - 1;
-    const uint8_t *unit = codes + quad / n_quads * (n_quads / 2 + (above > 0)) * LINE;
-    const uint8_t *lower = unit + which / 2 * LINE;
-    const uint8_t *upper = unit + (above > 0 ? n_quads / 2 * LINE : 0);
+    const uint8_t *unit =
+        codes + quad / n_quads * (n_quads / 2 + (above > 0)) * QUAD_ROW;
+    const uint8_t *lower = unit + which / 2 * QUAD_ROW;
+    const uint8_t *upper = unit + (above > 0 ? n_quads / 2 * QUAD_ROW : 0);
 
     for (int i = 0; i < ATTN_QUAD; i++) {
         to[i] = (lower[i] >> shift & 15) - q->zero;
@@ -48,7 +49,7 @@ float_of(int8_t code)
 static void
 convert_bytes(const uint8_t *codes, ptrdiff_t n, float scale, float *to)
 {
-    for (ptrdiff_t row = 0; row < n; row += ATTN_QUAD, codes += LINE) {
+    for (ptrdiff_t row = 0; row < n; row += ATTN_QUAD, codes += QUAD_ROW) {
         for (int i = 0; i < ATTN_QUAD && row + i < n; i++) {
             to[row + i] = float_of((int8_t)codes[i]) * scale;
         }
@@ -98,7 +99,7 @@ attn_dequantize_column(const attn_quantized *q, ptrdiff_t n_rows, ptrdiff_t colu
                                 q->groups_per_block, within);
         }
         if (q->bits == 8 && q->minimum.fine == NULL) {
-            convert_bytes(codes + first / ATTN_QUAD * LINE,
+            convert_bytes(codes + first / ATTN_QUAD * QUAD_ROW,
                           (end < n_rows ? end : n_rows) - first, scale, to + first);
             continue;
         }
