@@ -14,6 +14,6 @@
 #include "vec/amx_bf16.h"
 #include "vec/amx_bf16_square.h"
 #include "vec/amx_bf16_strip.h"
-#include "vec/amx_bf16_turn.h"
+#include "vec/amx_bf16_shuffle.h"
 
 #endif

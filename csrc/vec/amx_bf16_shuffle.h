@@ -1,5 +1,5 @@
-/* How rows of what AMX multiplies and adds up come into lanes, and back: vocabulary of
- * AVX512-BF16. */
+/* Moves what AMX multiplies and adds up between rows and lanes, and has what attention with it needs
+ * of AVX512-BF16 besides. */
 
 /* a without the whole numbers up to it: 0 <= a - floor(a) < 1, and 0 for infinite ones. */
 static inline v_real u_fraction(v_real a)
@@ -35,7 +35,7 @@ static inline void u_keep(uint32_t before)
 }
 
 /* rows[r] has element r of each of LANES rows of LANES floats. */
-static inline void u_turn_four(const float *at, v_real rows[4])
+static inline void u_transpose_four(const float *at, v_real rows[4])
 {
     v_real t[4];
 

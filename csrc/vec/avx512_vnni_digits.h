@@ -98,7 +98,7 @@ static inline v_shorts v_load_quarters(const void *p)
 }
 
 /* Quarter j of vector i and quarter i of vector j change places. */
-static inline void v_turn_quarters(v_sums a[4])
+static inline void v_transpose_sum_quarters(v_sums a[4])
 {
     v_sums low = _mm512_shuffle_i32x4(a[0], a[1], 0x44);
     v_sums low2 = _mm512_shuffle_i32x4(a[2], a[3], 0x44);

@@ -47,9 +47,9 @@ keep_values(work *w, const block *b, value_tiles *values)
         }
         stage_value_tiles(values, values_of(&w->rows, b->first, n));
         w->kept.has_values |= bit;
-        w->kept.odd |= are_tiles_finite(values) ? 0 : bit;
+        w->kept.not_finite |= are_tiles_finite(values) ? 0 : bit;
     }
-    return (w->kept.odd & bit) == 0;
+    return (w->kept.not_finite & bit) == 0;
 }
 
 /* Tiles of the block's keys, one behind the other, as keep_values. Read where they lie, tiles wait
@@ -136,9 +136,11 @@ attend_to_tiles(work *w, block *b, const span *spans, const key_tiles *keys,
     }
 }
 
-/* Attends where tiles of keys and of values are there at once. */
+/* Attends to the whole block, if there is room for its keys and values at once; else does nothing
+ * and returns false. */
 static bool
-attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
+attend_tile_by_tile(work *w, block *b, const span *spans, const span *seen,
+                    prefetch *next)
 {
     key_run run = keys_of(&w->rows, seen->first, seen->n);
     prefetch beside[2] = {next_prefetch(w, b->end, false),

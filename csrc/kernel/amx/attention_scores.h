@@ -117,13 +117,13 @@ multiply_key_strip(const work *w, const key_run *keys, ptrdiff_t columns, real *
 
 /* Transposes the products of n keys: rows become lines. */
 static void
-turn_scores(const work *w, const real *sums, ptrdiff_t n, real *scores)
+transpose_scores(const work *w, const real *sums, ptrdiff_t n, real *scores)
 {
     v_real a[LANES];
 
     for (ptrdiff_t k = 0; k < n; k += LANES, sums += LANES * LANES) {
         if (w->rows.task->n_rows <= 4) {
-            u_turn_four(sums, a);
+            u_transpose_four(sums, a);
         } else {
             UNROLLED for (int i = 0; i < LANES; i++)
             {
@@ -163,7 +163,7 @@ multiply_keys(work *w, const block *b)
         multiply_key_group(w, b, k, sums + k * LANES);
     }
     if (!single) {
-        turn_scores(w, sums, n_keys, w->scores);
+        transpose_scores(w, sums, n_keys, w->scores);
     }
 }
 

@@ -47,31 +47,32 @@ multiply_by_lanes(backward_work *w, key_run keys, ptrdiff_t first, const span *s
 
 /* The block of keys at `first`, transposed. */
 static const operand *
-turn_keys(backward_work *w, ptrdiff_t first, const turned_block **of)
+transpose_keys(backward_work *w, ptrdiff_t first, const transposed_block **of)
 {
     const attn_problem *p = &w->g->attention;
-    ptrdiff_t slot = first / ATTN_BLOCK % w->n_turned;
+    ptrdiff_t slot = first / ATTN_BLOCK % w->n_transposed;
     ptrdiff_t end = least(first + ATTN_BLOCK, attn_n_keys(p, w->b));
     value_tiles tiles = {.n_columns = p->head_dim, .n_steps = ATTN_BLOCK / UNIT_TERMS};
     ptrdiff_t n_rows = round_up(p->head_dim, UNIT_ROWS);
-    operand *turned = w->turned + slot * n_rows * ATTN_BLOCK / TERMS, *to = turned;
-    turned_block *now = &w->of_turned[slot];
+    operand *transposed = w->transposed + slot * n_rows * ATTN_BLOCK / TERMS,
+            *to = transposed;
+    transposed_block *now = &w->transposed_blocks[slot];
 
     *of = now;
     if (now->first == first && now->end == end) {
-        return turned;
+        return transposed;
     }
-    *now = (turned_block){first, end, true};
+    *now = (transposed_block){first, end, true};
     for (ptrdiff_t key = first; key < end; key += UNIT_TERMS, to += UNIT_TILE) {
         key_run run = keys_of(&w->rows, key, least(end - key, UNIT_TERMS));
         stage_some_tiles(&tiles, &run, to);
     }
     for (ptrdiff_t d = 0; d < n_rows; d += UNIT_ROWS) {
-        matrix rows = {turned + d * ATTN_BLOCK / TERMS, UNIT_OPERANDS};
+        matrix rows = {transposed + d * ATTN_BLOCK / TERMS, UNIT_OPERANDS};
         ptrdiff_t n = (end - first + UNIT_TERMS - 1) / UNIT_TERMS * UNIT_ROWS;
         now->finite = now->finite && all_finite(rows, UNIT_OPERANDS, 0, n);
     }
-    return turned;
+    return transposed;
 }
 
 #endif

@@ -136,7 +136,7 @@ add_to_band(backward_work *w, const block *b, const band *of, operand *factors,
     }
 }
 
-/* Adds a product of turned keys to one lane of the tile's queries, without keys that its row may
+/* Adds a product of transposed keys to one lane of the tile's queries, without keys that its row may
  * not see. */
 static NOINLINE void
 add_seen_keys(const backward_work *w, const unit_product *m, ptrdiff_t row,
@@ -176,15 +176,15 @@ static void
 add_to_queries(backward_work *w, const block *b, const span *spans, const span *all)
 {
     ptrdiff_t dim = w->g->attention.head_dim;
-    const turned_block *of;
-    const operand *turned = turn_keys(w, b->first, &of);
+    const transposed_block *of;
+    const operand *transposed = transpose_keys(w, b->first, &of);
 
     for (int t = 0; t < w->rows.n_tiles; t++) {
         const span *s = &spans[t];
         ptrdiff_t first = s->first - b->first;
         unit_product m = {.c = w->query_lanes + t * WIDTH,
                           .c_row = LINE,
-                          .a = turned + first / UNIT_TERMS * UNIT_TILE,
+                          .a = transposed + first / UNIT_TERMS * UNIT_TILE,
                           .a_row = UNIT_OPERANDS,
                           .a_tile = ATTN_BLOCK / UNIT_TERMS * UNIT_TILE,
                           .a_step = UNIT_TILE,
@@ -213,7 +213,7 @@ add_to_queries(backward_work *w, const block *b, const span *spans, const span *
 static void
 begin_head(backward_work *w)
 {
-    memset(w->of_turned, 0, sizeof w->of_turned);
+    memset(w->transposed_blocks, 0, sizeof w->transposed_blocks);
 }
 
 static void

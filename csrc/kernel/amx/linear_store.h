@@ -134,7 +134,7 @@ store_unit_sums(const matrix_work *m, const unit_outputs *to, unit_sums sums,
     attn_linear_task task = *w->task;
     linear_work part = {.l = w->l,
                         .task = &task,
-                        .unit = sums.row,
+                        .row_multiple = sums.row,
                         .output = sums.at,
                         .slab = (operand *)(void *)w->rows};
 

@@ -62,7 +62,7 @@ lay_out_matrix(const attn_linear_problem *l, char *memory, matrix_work *m)
     ptrdiff_t limit = l->many_rows ? MAX_MANY_ROWS_WORKSPACE : MAX_WORKSPACE;
 
     arena_take(&a, sizeof *m);
-    w->unit = ATTN_PANEL_COLUMNS;
+    w->row_multiple = ATTN_PANEL_COLUMNS;
     w->rows = arena_reals(&a, LANES * SLAB_COLUMNS);
     m->sums = arena_reals(&a, 2 * UNIT_SUMS);
     w->slab =

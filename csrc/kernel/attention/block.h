@@ -11,8 +11,9 @@
 typedef struct {
     ptrdiff_t first, end;
     attn_coverage coverage;
-    bool unsearched; /* -inf of the bias is found while it is added to scores, */
-    bool hides_late; /* and some was found there */
+    /* A bias may hide keys by -inf. Where searches_late(), open_block() does not look for it: */
+    bool unsearched; /* finish_tile() has yet to look for it, */
+    bool hides_late; /* or has found some, so that spans are to be opened again */
 } block;
 
 /* The block's bias of row r of the task: where it lies, if it can be read there, or
@@ -75,7 +76,7 @@ load_bias(task_rows *t, block *b)
     }
 }
 
-/* Can the block's bias be added to scores before anybody looks for -inf? In tile form, where only
+/* Can the block's bias be added to scores before -inf is looked for? In tile form, where only
  * whole squares are added, and if each tile has a row that sees both ends of the block: then
  * -inf elsewhere leaves all spans as long as they are. */
 static bool
@@ -85,7 +86,7 @@ searches_late(const task_rows *t, const block *b)
     ptrdiff_t n_keys = b->end - b->first;
 
     if (!LOADS_COLUMNS || t->row_form || b->coverage != ATTN_SEE_ALL ||
-        !is_plain(&p->bias, p->n_keys) || p->softcap > 0 || are_bytes(&p->value) ||
+        !is_plain(&p->bias, p->n_keys) || p->softcap > 0 || are_integers(&p->value) ||
         t->task->n_rows % LANES != 0 || n_keys % LANES != 0) {
         return false;
     }
@@ -98,7 +99,7 @@ searches_late(const task_rows *t, const block *b)
     return true;
 }
 
-/* Finds the -inf of a block that is unsearched, once some of it may have some. */
+/* Finds the -inf of an unsearched block, once sums of its bias show that there may be some. */
 static NOINLINE void
 search_late(task_rows *t, block *b)
 {

@@ -1,5 +1,5 @@
 /* What both forms have for keys and values of int8, whose products are the tier's kernel's:
- * core/bytes.h. Rows of codes that could not be, since a number is not finite, are multiplied
+ * core/bytes.h. A row with a number that is not finite has no codes ("uncoded"): it is multiplied
  * here, number by number. */
 #ifndef ATTN_KERNEL_ATTENTION_BYTES_H
 #define ATTN_KERNEL_ATTENTION_BYTES_H
@@ -53,10 +53,10 @@ bytes_after_values(const work *w, const block *b)
                                                  : NULL;
 }
 
-/* The scores of row r with a run of keys, `step` reals apart. */
+/* The scores of row r, which has no codes, with a run of keys, `step` reals apart. */
 static NOINLINE void
-score_odd_row(const work *w, ptrdiff_t r, const key_run *run, const real *scales,
-              real *to, ptrdiff_t step)
+score_uncoded_row(const work *w, ptrdiff_t r, const key_run *run, const real *scales,
+                  real *to, ptrdiff_t step)
 {
     const attn_array *query = &w->rows.p->query;
     const char *row = w->rows.task->query + row_offset(&w->rows, query, r);
@@ -74,9 +74,9 @@ score_odd_row(const work *w, ptrdiff_t r, const key_run *run, const real *scales
     }
 }
 
-/* The sum of column d of a run of values times weights that are `step` reals apart. */
+/* The sum of column d of a run of values times weights without codes, `step` reals apart. */
 static real
-sum_odd_values(const key_run *run, ptrdiff_t d, const real *weights, ptrdiff_t step)
+sum_uncoded_values(const key_run *run, ptrdiff_t d, const real *weights, ptrdiff_t step)
 {
     const char *at = run->at + d * run->array->column_stride;
     real sum = 0;

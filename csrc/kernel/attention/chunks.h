@@ -5,7 +5,7 @@
 #include "kernel/attention/row_form/row.h"
 #include "kernel/attention/tile_form/tile.h"
 
-/* Nothing is seen yet. */
+/* Makes the partial that of rows that have seen no key. */
 static void
 clear_partial(partial *s, int n_tiles)
 {

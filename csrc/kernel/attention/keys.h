@@ -49,7 +49,7 @@ is_far(const attn_problem *p)
 static bool
 has_far_heads(const attn_problem *p)
 {
-    return !HAS_UNIT && !are_bytes(&p->key) &&
+    return !HAS_UNIT && !are_integers(&p->key) &&
            (double)p->n_keys * row_bytes(p) > (double)NEAR_BYTES;
 }
 

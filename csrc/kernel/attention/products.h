@@ -1,6 +1,6 @@
-/* Chooses how attention multiplies: by vectors, or on a matrix unit. Both define
- * attend_in_turn, multiply_scores, weigh_tile and add_block for tile form, and multiply_keys and
- * sum_rows for row form. */
+/* Chooses how attention multiplies: by vectors, or on a matrix unit. Both define the same
+ * functions: attend_tile_by_tile, multiply_scores, weigh_tile and add_block for tile form, and
+ * multiply_keys and sum_rows for row form. */
 #ifndef ATTN_KERNEL_ATTENTION_PRODUCTS_H
 #define ATTN_KERNEL_ATTENTION_PRODUCTS_H
 

@@ -22,7 +22,7 @@ typedef struct {
     const attn_byte_kernel *bytes; /* the tier's */
     const attn_byte_unit *byte_unit;
     real factor[ATTN_TASK_ROWS]; /* what their products with bytes are multiplied by */
-    uint64_t odd_rows;           /* a bit for each row that has no codes */
+    uint64_t uncoded_rows;       /* a bit for each row that has no codes */
     real *staging; /* (LANES, SLAB_COLUMNS) rows that are not contiguous reals */
     operand *slab; /* keys or values brought into contiguous operands */
     real *bias;    /* (rows, BLOCK), unless it is read where it lies */
@@ -97,9 +97,9 @@ are_shorts(const attn_array *array)
     return REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I16;
 }
 
-/* Are these integers that products take as they are? */
+/* Are these integers with scales, of 8 or 16 bits, which kernel/bytes multiplies? */
 static bool
-are_bytes(const attn_array *array)
+are_integers(const attn_array *array)
 {
     return (REAL_BITS == 32 && TERMS == 1 && array->dtype == ATTN_I8) ||
            are_shorts(array);
@@ -117,7 +117,7 @@ load_codes(task_rows *t)
     bool splits = !t->row_form && !shorts && t->bytes->split_row != NULL;
     real largest = shorts ? ATTN_LARGEST_SHORT : ATTN_LARGEST_CODE;
 
-    t->odd_rows = 0;
+    t->uncoded_rows = 0;
     memset(t->factor, 0, sizeof t->factor);
     for (ptrdiff_t r = 0; r < (t->row_form ? row_form_rows(n_rows) : n_rows); r++) {
         real *row = t->query + r * width, unit, back;
@@ -135,7 +135,7 @@ load_codes(task_rows *t)
                 memset(row, 0, (size_t)width * sizeof *row);
                 t->factor[r] = NAN;
             } else {
-                t->odd_rows |= (uint64_t)!has_codes << r;
+                t->uncoded_rows |= (uint64_t)!has_codes << r;
             }
         }
     }
@@ -155,7 +155,7 @@ static void
 load_queries(task_rows *t)
 {
 #if REAL_BITS == 32 && TERMS == 1
-    if (are_bytes(&t->p->key)) {
+    if (are_integers(&t->p->key)) {
         load_codes(t);
         return;
     }

@@ -32,7 +32,7 @@ typedef struct {
     ptrdiff_t batch;
     uint64_t has_keys, has_values; /* a bit for each block */
     uint64_t
-        odd; /* a bit for each block of values that are not finite, and so of no use */
+        not_finite; /* a bit for each block of values of which one is not finite: unused */
 } kept_blocks;
 
 enum {
@@ -49,12 +49,17 @@ typedef struct {
     operand *kept_values; /* (kept_value_blocks, Dv, BLOCK / TERMS) */
     operand *kept_keys;   /* (kept_key_blocks, BLOCK, key_width) */
     task_rows rows;
-    bool reads_ahead; /* prefetches keys and values, which no near cache has */
-    bool reads_once;  /* prefetches what is read once shortly before that: */
-    bool keeps_lines; /* to all caches, else past the larger ones */
+    /* How keys and values come into the caches: choose_prefetches() */
+    bool reads_ahead; /* prefetches the next block, or group of keys */
+    /* Row form: prefetches only shortly before reading, since no other task reads the same, into
+     * all caches or into the first alone. */
+    bool reads_once;
+    bool keeps_lines; /* into all caches */
     int unit_columns; /* row form: columns of a matrix unit's tiles of sums, 0 without tiles */
-    bool reads_bursts; /* reads a group in order before it reads it out of order */
-    bool ends_head;    /* prefetches those of the next head */
+    /* Row form: reads a group of rows in the order of memory first, since CPUs do not prefetch rows
+     * that are read side by side. */
+    bool reads_bursts;
+    bool ends_head; /* prefetches the first block of the next head, too */
     ptrdiff_t
         values_prefetched; /* key of the block whose values were prefetched already */
     ptrdiff_t value_width; /* Dv rounded up to whole vectors */
@@ -86,7 +91,7 @@ take_partial(arena *a, ptrdiff_t n_tiles, ptrdiff_t value_dim, partial *s)
 static ptrdiff_t
 gathered_bytes(const attn_array *array, ptrdiff_t dim)
 {
-    return are_bytes(array) && !are_shorts(array) && array->column_stride != 1
+    return are_integers(array) && !are_shorts(array) && array->column_stride != 1
                ? ATTN_BLOCK * dim
                : 0;
 }
@@ -136,19 +141,20 @@ lay_out_attention(const attn_problem *p, ptrdiff_t group_rows, char *memory, wor
     arena_take(&a, sizeof *w);
     w->rows.row_form = attn_takes_row_form(p, group_rows);
     w->rows.key_width =
-        round_up(p->head_dim, are_bytes(&p->key) ? ATTN_CODE_UNIT : SUM_TERMS) / TERMS;
+        round_up(p->head_dim, are_integers(&p->key) ? ATTN_CODE_UNIT : SUM_TERMS) /
+        TERMS;
     w->value_width = w->rows.row_form ? round_up(p->value_dim, LANES) : p->value_dim;
     w->scale = pending_scale((real)p->scale);
     w->rows.query =
         arena_take(&a, (size_t)(w->rows.key_width * n_tiles * WIDTH) * sizeof(operand));
-    if (are_bytes(&p->key) && !w->rows.row_form) {
+    if (are_integers(&p->key) && !w->rows.row_form) {
         w->rows.pairs = arena_reals(&a, w->rows.key_width / 2 * n_tiles * WIDTH);
     }
     take_partial(&a, n_tiles, p->value_dim, &w->chunk);
     take_partial(&a, n_tiles, p->value_dim, &w->total);
     w->rows.staging = arena_reals(&a, LANES * SLAB_COLUMNS);
     ptrdiff_t chunk_rows = w->rows.row_form ? row_form_rows(n_rows) : 0;
-    if (HAS_BYTE_UNIT && !w->rows.row_form && are_bytes(&p->key)) {
+    if (HAS_BYTE_UNIT && !w->rows.row_form && are_integers(&p->key)) {
         chunk_rows = WIDTH;
     }
     w->scores =
@@ -170,7 +176,7 @@ lay_out_attention(const attn_problem *p, ptrdiff_t group_rows, char *memory, wor
         w->rows.bias = arena_reals(&a, n_rows * ATTN_BLOCK);
     }
     w->kept_value_blocks = w->kept_key_blocks = 0;
-    bool keeps = KEEPS_ROWS && !are_bytes(&p->key) &&
+    bool keeps = KEEPS_ROWS && !are_integers(&p->key) &&
                  (LANES == 8 || attn_get_tuning(ATTN_TUNE_PAIR_TILES));
     if ((HAS_UNIT || keeps) && !w->rows.row_form) {
         lay_out_kept(p, &a, w);

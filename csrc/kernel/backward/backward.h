@@ -44,7 +44,7 @@ pass_keys(backward_work *w, const attn_worker *worker)
             pass_chunk(w, first, end, worker);
         }
         clear_keys(w, end);
-        visit_keys(w, first, end, SETTLE);
+        visit_keys(w, first, end, FINISH);
     }
 }
 
@@ -66,7 +66,7 @@ run_backward(const attn_backward_problem *g, const attn_backward_task *part,
             find_fresh_tiles(w);
             pass_keys(w, worker);
             clear_tiles(w, w->end_tile);
-            visit_queries(w, part->first_tile, w->end_tile, SETTLE);
+            visit_queries(w, part->first_tile, w->end_tile, FINISH);
         }
     }
     end_products();

@@ -6,11 +6,13 @@
 #include "kernel/backward/tile.h"
 #include "kernel/math/exp.h"
 
-typedef enum { CLEAR, SETTLE } visit;
+/* What is done to gradients: sums become 0; or, once they are complete, their NaNs become the same
+ * one, and gradients of 16 bits are rounded from them. */
+typedef enum { CLEAR, FINISH } visit;
 
 /* Makes each NaN of n numbers the same one. */
 static void
-settle_row(real *row, ptrdiff_t n)
+unify_nans(real *row, ptrdiff_t n)
 {
     ptrdiff_t i = 0;
 
@@ -23,7 +25,7 @@ settle_row(real *row, ptrdiff_t n)
     }
 }
 
-/* n rows of an array of gradients, whose sums are there or in the workspace. */
+/* Clears or finishes n rows of an array of gradients, whose sums are there or in the workspace. */
 static ONE_COPY void
 visit_rows(char *row, const attn_array *array, gradient_rows sums, ptrdiff_t n,
            ptrdiff_t n_columns, visit what)
@@ -40,7 +42,7 @@ visit_rows(char *row, const attn_array *array, gradient_rows sums, ptrdiff_t n,
             memset(sums.at, 0, (size_t)columns * sizeof(real));
             continue;
         }
-        settle_row(sums.at, columns);
+        unify_nans(sums.at, columns);
         if (is_rounded(array)) {
             store_row(row, size, sums.at, columns, array->dtype);
         }
@@ -67,14 +69,14 @@ visit_rows_of_keys(const backward_work *w, const attn_array *array, ptrdiff_t n_
 {
     const attn_problem *p = &w->g->attention;
 
-    if (what == SETTLE ||
+    if (what == FINISH ||
         is_first_batch(array, attn_key_starts(p->packed), &p->batch, w->b)) {
         visit_rows(key_grad_row(w, array, first), array, key_sums_from(w, array, first),
                    end - first, n_columns, what);
     }
 }
 
-/* The gradients of keys and values from `first` up to `end`. */
+/* Clears or finishes the gradients of keys and values from `first` up to `end`. */
 static ONE_COPY void
 visit_keys(const backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
 {
@@ -98,7 +100,7 @@ clear_keys(backward_work *w, ptrdiff_t end)
     }
 }
 
-/* The gradients of the queries of some tiles. */
+/* Clears or finishes the gradients of the queries of tiles `first` .. end - 1. */
 static ONE_COPY void
 visit_queries(backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
 {
@@ -115,7 +117,7 @@ visit_queries(backward_work *w, ptrdiff_t first, ptrdiff_t end, visit what)
     }
 }
 
-/* Before any tile: those of the first batch have no gradients yet. */
+/* Before any tile: gradients of queries are cleared in the first of the batches that share them. */
 static void
 find_fresh_tiles(backward_work *w)
 {

@@ -10,7 +10,7 @@
 
 /* The bias of a span, as bias[key][lane]. */
 static void
-turn_bias(backward_work *w, const block *b, const span *s)
+transpose_bias(backward_work *w, const block *b, const span *s)
 {
     for (ptrdiff_t r = 0; r < w->task.n_rows; r += LANES) {
         const real *rows[LANES] = {NULL};
@@ -156,7 +156,7 @@ differentiate(backward_work *w, const block *b, const span *spans, const span *s
     ptrdiff_t n_lines = round_up(s->n, SUM_TERMS);
 
     if (w->task.bias != NULL) {
-        turn_bias(w, b, s);
+        transpose_bias(w, b, s);
     }
     for (ptrdiff_t lane = 0; lane < w->task.n_rows; lane += LANES) {
         const span *seen = &spans[lane / WIDTH];

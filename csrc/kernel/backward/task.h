@@ -18,7 +18,7 @@ enum {
 typedef struct {
     ptrdiff_t first, end; /* keys; no block if there are none */
     bool finite;
-} turned_block;
+} transposed_block;
 
 /* Rows as operands, (rows / TERMS, columns). */
 typedef struct {
@@ -52,9 +52,10 @@ typedef struct {
     kept_rows terms[2]; /* the tile's of query and grad_output, for sums over rows */
     real *query_lanes;  /* (D, LINE) sums of the tile's queries */
     /* Of a matrix unit alone: */
-    operand *turned; /* (blocks, D / UNIT_ROWS, steps, tile) keys, transposed */
-    int n_turned;    /* blocks of them, */
-    turned_block of_turned[ATTN_CHUNK / ATTN_BLOCK]; /* and which these are */
+    operand *transposed; /* (blocks, D / UNIT_ROWS, steps, tile) keys, transposed */
+    int n_transposed;    /* blocks that it has room for, */
+    /* and which are there: */
+    transposed_block transposed_blocks[ATTN_CHUNK / ATTN_BLOCK];
     real lse[ATTN_TASK_ROWS];
     real delta[ATTN_TASK_ROWS];
     prefetch prefetches[MAX_PREFETCHES]; /* a stack: products run them meanwhile */
@@ -84,7 +85,7 @@ is_rounded(const attn_array *gradient)
 /* Blocks of keys that a matrix unit keeps transposed: a chunk, unless that is too much for the
  * second-level cache. */
 static ptrdiff_t
-turned_blocks(const attn_problem *p)
+count_transposed(const attn_problem *p)
 {
     return p->head_dim <= 256 ? ATTN_CHUNK / ATTN_BLOCK : 1;
 }
@@ -95,8 +96,9 @@ lay_out_for_unit(const attn_problem *p, arena *a, backward_work *w)
 {
     ptrdiff_t key_columns = round_up(p->head_dim, LANES);
 
-    w->n_turned = (int)turned_blocks(p);
-    w->turned = arena_operands(a, w->n_turned * key_columns * ATTN_BLOCK / TERMS);
+    w->n_transposed = (int)count_transposed(p);
+    w->transposed =
+        arena_operands(a, w->n_transposed * key_columns * ATTN_BLOCK / TERMS);
 }
 
 /* The rows of both arrays, one after the other in the same memory if they are long. */

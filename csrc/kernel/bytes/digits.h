@@ -105,7 +105,7 @@ copy_panel(const attn_byte_rows *b, ptrdiff_t k, ptrdiff_t first, ptrdiff_t n,
 static void
 score_digits(const attn_byte_product *product)
 {
-    _Alignas(LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUARTER];
+    _Alignas(CACHE_LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUARTER];
     const attn_byte_product m = *product; /* which no store may change */
     ptrdiff_t first = 0, dim = m.bytes.dim;
 
@@ -211,7 +211,7 @@ sum_eight_columns(const attn_byte_product *m, ptrdiff_t d, const char *slab,
 static void
 sum_digits(const attn_byte_product *product)
 {
-    _Alignas(LINE) char slabs[2][ATTN_BLOCK * NARROW];
+    _Alignas(CACHE_LINE) char slabs[2][ATTN_BLOCK * NARROW];
     const attn_byte_product m = *product; /* which no store may change */
     ptrdiff_t steps = (m.bytes.n + QUAD - 1) / QUAD, dim = m.bytes.dim;
     ptrdiff_t pauses = (steps + STRIDE - 1) / STRIDE * (dim / BYTE_PANEL) + 1;

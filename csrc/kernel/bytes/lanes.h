@@ -86,7 +86,7 @@ score_panel(const attn_byte_product *m, ptrdiff_t k, ptrdiff_t first, ptrdiff_t 
 static void
 score_pairs(const attn_byte_product *m)
 {
-    _Alignas(LINE) char slab[BYTE_PANEL * 4 * PANEL_PAIRS];
+    _Alignas(CACHE_LINE) char slab[BYTE_PANEL * 4 * PANEL_PAIRS];
 
     for (ptrdiff_t k = 0; k < m->bytes.n; k += BYTE_PANEL) {
         ptrdiff_t first = 0;
@@ -193,7 +193,7 @@ sum_slab(const attn_byte_product *m, ptrdiff_t d, const char *slab, ptrdiff_t la
 static void
 sum_pairs(const attn_byte_product *m)
 {
-    _Alignas(LINE) char slab[ATTN_BLOCK / 2 * 4 * BYTE_COLUMNS];
+    _Alignas(CACHE_LINE) char slab[ATTN_BLOCK / 2 * 4 * BYTE_COLUMNS];
 
     for (ptrdiff_t d = 0; d < m->bytes.dim; d += BYTE_COLUMNS) {
         zip_columns(&m->bytes, d, slab);

@@ -4,14 +4,14 @@
 
 #include "core/bytes.h"
 
-enum { LINE = 64 /* bytes that are prefetched at a time */ };
+enum { CACHE_LINE = 64 /* bytes */ };
 
 /* Prefetches the row of the next rows that corresponds to row k: a whole block ahead, so that
  * memory is busy while scores become weights. */
 static INLINE void
 prefetch_after(const attn_byte_rows *b, ptrdiff_t k)
 {
-    for (ptrdiff_t d = 0; b->next != NULL && d < b->dim; d += LINE) {
+    for (ptrdiff_t d = 0; b->next != NULL && d < b->dim; d += CACHE_LINE) {
         __builtin_prefetch(b->next + k * b->row + d, 0, 2);
     }
 }

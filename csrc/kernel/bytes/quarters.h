@@ -77,8 +77,8 @@ excess_of_quarters(const char *digits, ptrdiff_t n)
 static INLINE void
 score_quarters(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t first, ptrdiff_t n)
 {
-    _Alignas(LINE) char digits[2 * ATTN_CODE_DIMS * QUAD];
-    _Alignas(LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUARTER];
+    _Alignas(CACHE_LINE) char digits[2 * ATTN_CODE_DIMS * QUAD];
+    _Alignas(CACHE_LINE) char slab[BYTE_PANEL * ATTN_CODE_DIMS + QUARTER];
     bool last = first + n >= m->bytes.dim;
 
     split_quarters(m->codes + 2 * (r * m->code_row + first), m->code_row, n, digits);
@@ -99,7 +99,7 @@ score_quarters(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t first, ptrdiff
             }
             sum_quarters(keys, row, digits, n, excess, sums + i / FOLD);
         }
-        v_turn_quarters(sums);
+        v_transpose_sum_quarters(sums);
         UNROLLED for (int i = 0; i < QUAD; i++)
         {
             float *to = m->sums + (r + i) * m->line + k;
@@ -202,7 +202,7 @@ sum_zipped(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t d, const char *dig
         if (!others) {
             continue;
         }
-        v_turn_quarters(sum);
+        v_transpose_sum_quarters(sum);
         UNROLLED for (int v = 0; v < QUAD; v++)
         {
             v_real x = v_mul(v_float_sums(sum[v]), v_set1(m->unit[r + i]));
@@ -214,7 +214,7 @@ sum_zipped(const attn_byte_product *m, ptrdiff_t r, ptrdiff_t d, const char *dig
 static NOINLINE void
 sum_four_rows(const attn_byte_product *product)
 {
-    _Alignas(LINE) char digits[QUAD * 2 * ATTN_BLOCK];
+    _Alignas(CACHE_LINE) char digits[QUAD * 2 * ATTN_BLOCK];
     const attn_byte_product m = *product; /* which no store may change */
     ptrdiff_t links = m.bytes.dim < 2 * ZIPPED ? 2 : 1;
 

@@ -7,9 +7,9 @@
 
 _Static_assert(ATTN_CODE_UNIT % (2 * LANES) == 0, "codes are whole vectors");
 
-/* Vectors of the largest |x| so far, and of what is NaN if one is not finite. */
+/* Lane by lane: the largest |x| so far; and NaN if one of them is not finite, else 0. */
 typedef struct {
-    v_real most, odd;
+    v_real most, not_finite;
 } extent;
 
 /* What turns LANES rows into codes, and codes into numbers. */
@@ -21,7 +21,7 @@ static INLINE extent
 extent_with(extent e, v_real x)
 {
     v_real size = v_max(v_sub(v_set1(0), x), x);
-    return (extent){v_max(size, e.most), v_fma(x, v_set1(0), e.odd)};
+    return (extent){v_max(size, e.most), v_fma(x, v_set1(0), e.not_finite)};
 }
 
 static INLINE rounding
@@ -70,7 +70,7 @@ round_row(const float *x, ptrdiff_t n, float largest, void *to, float *unit,
     for (ptrdiff_t k = 0; k < n; k += LANES) {
         e = extent_with(e, v_load(x + k));
     }
-    if (v_bits_of(v_is_nan(e.odd)) != 0) {
+    if (v_bits_of(v_is_nan(e.not_finite)) != 0) {
         *unit = 0, *back = 1;
         return false;
     }
@@ -85,18 +85,18 @@ round_row(const float *x, ptrdiff_t n, float largest, void *to, float *unit,
 static uint64_t
 find_lanes(const float *x, ptrdiff_t n, ptrdiff_t line, int n_lanes, float *most)
 {
-    uint64_t odd = 0;
+    uint64_t uncoded = 0;
 
     for (int v = 0; v < n_lanes; v += LANES) {
         extent e = {v_set1(0), v_set1(0)};
         for (ptrdiff_t k = 0; k < n; k++) {
             e = extent_with(e, v_load(x + k * line + v));
         }
-        v_mask is_odd = v_is_nan(e.odd);
-        v_store(most + v, v_select(is_odd, v_set1(0), e.most));
-        odd |= v_bits_of(is_odd) << v;
+        v_mask is_not_finite = v_is_nan(e.not_finite);
+        v_store(most + v, v_select(is_not_finite, v_set1(0), e.most));
+        uncoded |= v_bits_of(is_not_finite) << v;
     }
-    return odd;
+    return uncoded;
 }
 
 /* Pairs of codes take the place of lines that have been read. */

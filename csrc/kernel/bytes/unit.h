@@ -105,7 +105,7 @@ score_on_unit(const attn_byte_product *m, int n)
 
 /* Turns digits of n weights into rows, (steps, UNIT_DIGITS) tiles, which zeros fill up. */
 static INLINE void
-turn_weights(const char *codes, ptrdiff_t line, ptrdiff_t n, char *to)
+transpose_weights(const char *codes, ptrdiff_t line, ptrdiff_t n, char *to)
 {
     for (ptrdiff_t k = 0; k < n; k += UNIT_BYTES) {
         for (int digit = 0; digit < UNIT_DIGITS; digit++, to += UNIT_TILE) {
@@ -203,8 +203,8 @@ sum_block(const attn_byte_product *m, const attn_byte_product *next, columns *c)
         UNIT_BYTES) char weights[ATTN_TASK_ROWS / LANES][2 * UNIT_DIGITS * UNIT_TILE];
 
     for (ptrdiff_t lane = 0; lane < m->n_lanes; lane += LANES) {
-        turn_weights(m->codes + 4 * lane, 4 * m->line, m->bytes.n,
-                     weights[lane / LANES]);
+        transpose_weights(m->codes + 4 * lane, 4 * m->line, m->bytes.n,
+                          weights[lane / LANES]);
     }
     u_publish(weights);
     for (ptrdiff_t d = 0; d < m->bytes.dim; d += UNIT_BYTES) {

@@ -72,7 +72,7 @@ load_columns(v_operand x[LANES], const char *at, ptrdiff_t row, const storage ki
     v_transpose_operands(x);
 }
 
-/* The same of n_vec vectors of lines, from an address on, transposed in registers. */
+/* Adds the products of LANES steps of n_vec vectors of lines, which are transposed in registers. */
 static INLINE void
 add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
             const operand *a, ptrdiff_t a_row, const storage kind)
@@ -111,7 +111,7 @@ prefetch_lines(const char *at, ptrdiff_t row, const int n)
     }
 }
 
-/* What the lines of a product are: of keys some is touched, or `other`, of weights some is `after`. */
+/* Lines of keys bring `touch` and `other` to the caches, those of weights `after`; OF_EITHER asks. */
 typedef enum { OF_KEYS, OF_WEIGHTS, OF_EITHER } line_origin;
 
 /* All rows of C, n_vec vectors of each. All but m are constants to the compiler. */
@@ -167,7 +167,7 @@ multiply_lines_of_rows(const lines_product *m, const int rows, const int n_vec,
     } while (t < n_steps);
 }
 
-/* A vector of lines. Two or four rows take so little time that tests in the loop are felt. */
+/* A vector of lines. Asking at each line would slow two or four rows down: they have two loops. */
 static INLINE void
 multiply_lines_by_origin(const lines_product *m, const int rows, const storage kind,
                          const line_origin origin)
@@ -225,8 +225,8 @@ multiply_lines_of_weights(const lines_product *m, int n_vec)
     multiply_lines_as(m, n_vec, AS_OPERANDS, OF_WEIGHTS);
 }
 
-/* The product for 1, 2, 4 or 8 rows with a vector of lines or, for a single row, two: chains whose
- * sums wait. Doubles have a copy for each origin: tests would take a tenth of their time. */
+/* The product for 1, 2, 4 or 8 rows with a vector of lines; for one row with two, so that two chains
+ * of sums alternate. Doubles have a copy for each origin: asking would take a tenth of their time. */
 static INLINE void
 multiply_key_lines(const lines_product *m, int n_vec, storage kind)
 {

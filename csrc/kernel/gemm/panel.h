@@ -14,8 +14,9 @@ typedef struct {
     bool add;         /* to what C holds, else overwrite it */
     const real *keep; /* with add: what columns of C are multiplied by first; NULL: 1 */
     prefetch next[2]; /* prefetched during the product */
-    ptrdiff_t b_tile, c_tile; /* of two tiles: bytes and reals from one to the other */
-    ptrdiff_t more_steps;     /* of the second of two tiles, where A is transposed */
+    /* Where two tiles are multiplied at once: */
+    ptrdiff_t b_tile, c_tile; /* bytes of B, and reals of C, from one to the other */
+    ptrdiff_t more_steps;     /* that only the second has; A is transposed */
 } tile_product;
 
 /* Can two tiles be multiplied at once, as 2 * TILE_VECTORS vectors? */
@@ -57,7 +58,7 @@ add_kept(v_real *sum, const real *c, ptrdiff_t c_row, ptrdiff_t c_tile, const in
  * no jump within a group. Returns their number. `a` is the first operand of the panel. */
 static INLINE ptrdiff_t
 add_step_groups(v_real *sum, const tile_product *m, const operand *a,
-                const bool a_transposed, const stepwise *next)
+                const bool a_transposed, const step_prefetch *next)
 {
     const ptrdiff_t a_row = m->base.a.row, ahead_step = next->step;
     const ptrdiff_t b_row = m->base.b_row;
@@ -114,7 +115,7 @@ add_step_groups(v_real *sum, const tile_product *m, const operand *a,
 #else
 static INLINE ptrdiff_t
 add_step_groups(v_real *sum, const tile_product *m, const operand *a,
-                const bool a_transposed, const stepwise *next)
+                const bool a_transposed, const step_prefetch *next)
 {
     (void)sum, (void)m, (void)a, (void)a_transposed, (void)next;
     return 0;
@@ -125,7 +126,7 @@ add_step_groups(v_real *sum, const tile_product *m, const operand *a,
  * `next` is what a whole panel prefetches. */
 static INLINE void
 multiply_panel(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
-               const bool a_transposed, const stepwise *next)
+               const bool a_transposed, const step_prefetch *next)
 {
     const matrix a_rows = m->base.a;
     ptrdiff_t a_row = a_transposed ? 1 : a_rows.row;

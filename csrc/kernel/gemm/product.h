@@ -53,7 +53,7 @@ point_at_rows(const operand **a, const operand *first, ptrdiff_t a_row, const in
     }
 }
 
-/* sum = 0. Compilers that do not unroll it clear memory, from which the sums are loaded. */
+/* sum = 0. Unrolled, because compilers otherwise clear memory and load the sums from it. */
 static INLINE void
 clear_sums(v_real *sum, const int n)
 {
@@ -79,8 +79,8 @@ add_step(v_real *sum, const operand *const *a, ptrdiff_t a_row, const v_operand 
     }
 }
 
-/* sum += the steps from a and b on of the second of two tiles, which the first does not have; A is
- * transposed. */
+/* Continues the sums of the second of two tiles, which has n_steps steps more than the first, from a
+ * and b on. A is transposed. */
 static INLINE void
 add_more_steps(v_real *sum, const product *p, const operand *a, const char *b,
                ptrdiff_t n_steps, const int rows)
@@ -112,7 +112,7 @@ vector_at(const int v, ptrdiff_t tile, ptrdiff_t vector)
     return v / TILE_VECTORS * tile + v % TILE_VECTORS * vector;
 }
 
-/* C = sum; where tiles of C are c_tile reals apart, and lines c_row. */
+/* C = sum. Rows of C are c_row reals apart, tiles c_tile. */
 static INLINE void
 store_sums(const v_real *sum, real *c, ptrdiff_t c_row, ptrdiff_t c_tile,
            const int rows, const int n_vec)

@@ -4,8 +4,8 @@
 
 #include "kernel/gemm/panel.h"
 
-/* Multiplies `rows` rows from i on, if a panel has more and as many are left; again, if they are
- * left twice, as of panels of six. Returns the next row. */
+/* Multiplies `rows` rows from row i on if so many are left, but fewer than a panel's; twice if panels
+ * have six rows and so many are left again. Returns the next row. */
 static INLINE ptrdiff_t
 multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_vec,
               const bool a_transposed)
@@ -21,8 +21,8 @@ multiply_some(const tile_product *m, ptrdiff_t i, const int rows, const int n_ve
     return i;
 }
 
-/* Multiplies the last rows of a product, fewer than a panel's, which are at most 12. A case for
- * each number of rows would take three times as much code. */
+/* Multiplies the last rows of a product, fewer than a panel's (at most 12), in pieces of 8, 4, 2 and
+ * 1. A case for each number of rows would take three times as much code. */
 static INLINE void
 multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
               const bool a_transposed)
@@ -33,11 +33,11 @@ multiply_rest(const tile_product *m, ptrdiff_t i, const int n_vec,
     multiply_some(m, i, 1, n_vec, a_transposed);
 }
 
-/* Chooses one of the prefetches for whole panels to take line by line, as far as there is a step
- * for each line: a CPU may drop some of many lines that are prefetched at once. Where rows lie
- * apart, a panel takes a line of as many rows as it has steps. */
-static NOINLINE stepwise
-choose_stepwise(tile_product *m, ptrdiff_t n_panels)
+/* Takes one of m->next, or a part of it, to be prefetched a line at each step of whole panels: a CPU
+ * may drop some of many lines that are prefetched at once. Where its rows lie apart, a panel
+ * prefetches one line of as many rows as it has steps. */
+static NOINLINE step_prefetch
+choose_step_prefetch(tile_product *m, ptrdiff_t n_panels)
 {
     ptrdiff_t panel_lines = m->base.n_steps / STEPS_A_LINE;
     ptrdiff_t n_steps = n_panels * panel_lines; /* that prefetch a line */
@@ -48,7 +48,7 @@ choose_stepwise(tile_product *m, ptrdiff_t n_panels)
         if (bytes > 0 && next->row == next->bytes) {
             ptrdiff_t step = least((bytes + n_steps - 1) / n_steps, CACHE_LINE);
             ptrdiff_t n_rows = least(n_steps * step / next->row, next->n_rows);
-            stepwise chosen = {next->at, step, panel_lines * step, n_panels};
+            step_prefetch chosen = {next->at, step, panel_lines * step, n_panels};
             next->at += n_rows * next->row;
             next->n_rows -= n_rows;
             return chosen;
@@ -56,16 +56,16 @@ choose_stepwise(tile_product *m, ptrdiff_t n_panels)
         ptrdiff_t offset = (ptrdiff_t)((uintptr_t)next->at % CACHE_LINE);
         ptrdiff_t n_lines = (offset + next->bytes + CACHE_LINE - 1) / CACHE_LINE;
         if (next->n_rows >= panel_lines && n_panels >= n_lines) {
-            stepwise chosen = {next->at, next->row, CACHE_LINE, n_lines};
+            step_prefetch chosen = {next->at, next->row, CACHE_LINE, n_lines};
             next->at += panel_lines * next->row;
             next->n_rows -= panel_lines;
             return chosen;
         }
     }
-    return (stepwise){.at = m->base.b};
+    return (step_prefetch){.at = m->base.b};
 }
 
-/* Prefetches the share of the panel of rows from i on in what is not taken line by line. */
+/* Prefetches, at once, the share of the panel from row i on in what is left of m->next. */
 static NOINLINE void
 prefetch_shares(const tile_product *m, ptrdiff_t i, int rows, ptrdiff_t whole)
 {
@@ -84,7 +84,7 @@ multiply_columns(tile_product *m, const int n_vec, const bool a_transposed)
     if (rows == 6 && n_panels > 0 && (n_rest == 2 || n_rest == 3)) {
         n_panels--; /* twice four rows, for two would not keep the units busy */
     }
-    stepwise next = choose_stepwise(m, n_panels);
+    step_prefetch next = choose_step_prefetch(m, n_panels);
 
     for (; i < n_panels * rows; i += rows) {
         if (m->next[0].n_rows > 0 || m->next[1].n_rows > 0) {

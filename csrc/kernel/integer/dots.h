@@ -77,8 +77,8 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
                 }
             }
             ready += n_quads * QUAD_ROW;
-            next = prefetch_lines(next,
-                                  n_rows == 1 ? 0 : QUAD_ROW / LINE * n_quads / QUADS);
+            next = prefetch_lines(
+                next, n_rows == 1 ? 0 : QUAD_ROW / CACHE_LINE * n_quads / QUADS);
         }
         ptrdiff_t block = block_of(m, p);
         UNROLLED for (int j = 0; j < n_vec; j++)
@@ -207,15 +207,16 @@ add_rows_of_integers(const integer_product *m, const int n_rows, const int n_dig
     }
 }
 
-/* Of rows that are rounded to 8 bits, and of floats. */
+/* All products of n rows with a chunk of a panel: rows that are rounded to 8 bits, or split into
+ * digits. */
 static NOINLINE void
-add_integers(const integer_product *m, ptrdiff_t n, code_form form)
+add_rounded_rows(const integer_product *m, ptrdiff_t n, code_form form)
 {
     add_rows_of_integers(m, INT8_ROWS, 1, INT8_REALS, INT8_ONE, n, form);
 }
 
 static NOINLINE void
-add_floats(const integer_product *m, ptrdiff_t n, code_form form)
+add_split_rows(const integer_product *m, ptrdiff_t n, code_form form)
 {
     add_rows_of_integers(m, FLOAT_ROWS, DIGITS, FLOAT_REALS, FLOAT_ONE, n, form);
 }

@@ -31,9 +31,9 @@ add_products(const integer_work *w, const integer_product *m, ptrdiff_t n,
     if (HAS_UNIT && w->unit != NULL && repays_unit(w, n)) {
         w->unit(m, n, form);
     } else if (w->q->rounds_rows) {
-        add_integers(m, n, form);
+        add_rounded_rows(m, n, form);
     } else {
-        add_floats(m, n, form);
+        add_split_rows(m, n, form);
     }
 }
 
@@ -61,7 +61,7 @@ are_powers(attn_factors f)
 
 /* Converts scales or minimums of n parts, if there are any, to float32. */
 static void
-convert(const integer_product *m, attn_factors *f, ptrdiff_t n, float *to)
+convert_factors(const integer_product *m, attn_factors *f, ptrdiff_t n, float *to)
 {
     if (f->fine == NULL) {
         return;
@@ -117,8 +117,8 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
                          .is_first = part == 0};
 
     if (converts_factors(q, n)) {
-        convert(&m, &m.scale, n_parts, w->factors);
-        convert(&m, &m.minimum, n_parts, w->factors + w->n_converted * PANEL);
+        convert_factors(&m, &m.scale, n_parts, w->factors);
+        convert_factors(&m, &m.minimum, n_parts, w->factors + w->n_converted * PANEL);
     }
     if (is_always_ready(q) && n >= SHARED_FROM) {
         m.ready = (void *)m.codes;

@@ -93,7 +93,7 @@ call_convert_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block,
     return convert_part(m, part, block, column);
 }
 
-/* A part's factors. Where many rows share them, convert() has made them float32. */
+/* A part's factors. Where many rows share them, convert_factors() has made them float32. */
 static INLINE part_factors
 load_part(const integer_product *m, ptrdiff_t part, ptrdiff_t block, ptrdiff_t column,
           const bool converted, const bool calls)

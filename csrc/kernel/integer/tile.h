@@ -21,7 +21,7 @@ typedef struct {
     float *output;
 } tile_parts;
 
-/* From row r and a column on, in the first part. Factors are float32, after convert(). */
+/* From row r and a column on, in the first part. Factors are float32, after convert_factors(). */
 static INLINE tile_parts
 parts_of_tile(const integer_product *m, ptrdiff_t r, ptrdiff_t column)
 {

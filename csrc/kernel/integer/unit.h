@@ -182,14 +182,14 @@ lines_for_a_row(const integer_product *m, ptrdiff_t n, ptrdiff_t n_blocks)
     ptrdiff_t n_bytes = m->n * PANEL * m->bits / 8;
     ptrdiff_t n_tiles = attn_divide_up(n, UNIT_ROWS);
     ptrdiff_t n_rows = n_tiles * UNIT_ROWS * n_blocks;
-    return n_tiles < PREFETCHED_FROM ? 0 : attn_divide_up(n_bytes, LINE * n_rows);
+    return n_tiles < PREFETCHED_FROM ? 0 : attn_divide_up(n_bytes, CACHE_LINE * n_rows);
 }
 
 /* All of n rows, whose codes are ready. */
 static INLINE void
 multiply_on_unit(const integer_product *m, ptrdiff_t n, int step)
 {
-    _Alignas(LINE) int32_t sums[LINES_AT_ONCE * LINE_SUMS];
+    _Alignas(CACHE_LINE) int32_t sums[LINES_AT_ONCE * LINE_SUMS];
     ptrdiff_t n_parts = attn_divide_up(m->n, m->part);
     ptrdiff_t most = m->n_digits == 1 ? LINES_AT_ONCE : LINES_AT_ONCE / DIGITS;
     unit_block b = {.next = m->codes + m->n * PANEL * m->bits / 8};
@@ -209,7 +209,7 @@ multiply_on_unit(const integer_product *m, ptrdiff_t n, int step)
             } else {
                 add_unit_sums(m, b, DIGITS, sums);
             }
-            b.next += b.n_rows * b.n_lines * LINE;
+            b.next += b.n_rows * b.n_lines * CACHE_LINE;
         }
     }
 }

@@ -8,10 +8,12 @@ enum {
     VECTOR_CODES = LANES * ATTN_QUAD,   /* of LANES columns' quads */
     QUADS = ATTN_CODE_ROWS / ATTN_QUAD, /* of a column in a step, at least */
     MOST_CODE_ROWS = 5,                 /* of such quads in a step, packed: of 5 bits */
-    LINE = 64,                          /* bytes that are prefetched at a time, */
-    AHEAD = 6144,                       /* and how far ahead of what a row reads, */
-    FLOAT_AHEAD = 8192,                 /* or one of floats; of factors, which have */
-    FACTORS_AHEAD = 4096                /* fewer bytes */
+    CACHE_LINE = 64,                    /* bytes */
+    /* How many bytes ahead codes are prefetched beside a rounded row, and a split one; and
+     * factors, which have fewer bytes: */
+    AHEAD = 6144,
+    FLOAT_AHEAD = 8192,
+    FACTORS_AHEAD = 4096
 };
 
 /* Bits of narrow codes that are above the fourth. */
@@ -46,7 +48,7 @@ rows_of_quads(const code_form form)
 static INLINE const char *
 prefetch_lines(const char *next, const int n)
 {
-    UNROLLED for (int i = 0; i < n; i++, next += LINE)
+    UNROLLED for (int i = 0; i < n; i++, next += CACHE_LINE)
     {
         __builtin_prefetch(next, 0, 2);
     }
@@ -84,7 +86,7 @@ stream_step(packed_step *w, const char *codes, const int n_vec, const code_form 
     if (!(takes_long && form != CODES_8) && (keeps || bits_above(form) == 0)) {
         return next;
     }
-    return prefetch_lines(next, QUAD_ROW * rows_of_quads(form) / LINE);
+    return prefetch_lines(next, QUAD_ROW * rows_of_quads(form) / CACHE_LINE);
 }
 
 /* Quads number i of them. */

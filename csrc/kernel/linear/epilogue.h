@@ -7,19 +7,19 @@
 #include "kernel/math/activations.h"
 #include "kernel/operands/convert.h"
 
-/* Multiplies a vector of a row by another, or adds that to it. */
+/* row = row * by, or row + by, of a vector. */
 static INLINE void
-change_vector(real *row, const real *by, bool multiplies)
+combine_vector(real *row, const real *by, bool multiplies)
 {
     v_real a = v_load(row), b = v_load(by);
     v_store(row, multiplies ? v_mul(a, b) : v_add(a, b));
 }
 
-/* Multiplies n <= SLAB_COLUMNS numbers of a row by those at an address, or adds these. The row
- * has room for whole vectors. */
+/* The same of n <= SLAB_COLUMNS numbers at `from`, of any dtype. The row has room for whole
+ * vectors. */
 static NOINLINE void
-change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype dtype,
-          bool multiplies)
+combine_row(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n,
+            attn_dtype dtype, bool multiplies)
 {
     const real *reals = (const real *)(const void *)from;
     bool plain = dtype == REAL_DTYPE && stride == sizeof(real);
@@ -27,14 +27,14 @@ change_by(real *row, const char *from, ptrdiff_t stride, ptrdiff_t n, attn_dtype
     real rest[SLAB_COLUMNS];
 
     for (ptrdiff_t k = 0; k < whole; k += LANES) {
-        change_vector(row + k, reals + k, multiplies);
+        combine_vector(row + k, reals + k, multiplies);
     }
     if (left % LANES > 0) {
         v_store(rest + left / LANES * LANES, v_set1(0));
     }
     load_row(rest, from + whole * stride, stride, left, dtype);
     for (ptrdiff_t k = 0; k < left; k += LANES) {
-        change_vector(row + whole + k, rest + k, multiplies);
+        combine_vector(row + whole + k, rest + k, multiplies);
     }
 }
 
@@ -47,24 +47,25 @@ output_at(const linear_work *w, const attn_array *array, ptrdiff_t r, ptrdiff_t 
 }
 
 static bool
-is_changed(const attn_linear_problem *l)
+has_times_or_residual(const attn_linear_problem *l)
 {
     return l->times.data != NULL || l->residual.data != NULL;
 }
 
 /* Applies `times` and `residual` to n columns from `column` on of row r. */
 static void
-change_row(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n, real *row)
+apply_times_and_residual(linear_work *w, ptrdiff_t r, ptrdiff_t column, ptrdiff_t n,
+                         real *row)
 {
     const attn_array *times = &w->l->times, *residual = &w->l->residual;
 
     if (times->data != NULL) {
-        change_by(row, output_at(w, times, r, column), times->column_stride, n,
-                  times->dtype, true);
+        combine_row(row, output_at(w, times, r, column), times->column_stride, n,
+                    times->dtype, true);
     }
     if (residual->data != NULL) {
-        change_by(row, output_at(w, residual, r, column), residual->column_stride, n,
-                  residual->dtype, false);
+        combine_row(row, output_at(w, residual, r, column), residual->column_stride, n,
+                    residual->dtype, false);
     }
 }
 
@@ -127,7 +128,7 @@ static void
 store_linear_part(linear_work *w, const linear_part *p, const linear_bias *bias)
 {
     const attn_array *output = &w->l->output;
-    bool in_place = is_plain(output, p->n_columns) && !is_changed(w->l);
+    bool in_place = is_plain(output, p->n_columns) && !has_times_or_residual(w->l);
 
     for (ptrdiff_t r = p->row; r < p->row + p->n_rows; r++) {
         real *row = w->output + r * row_width(w) + p->column;
@@ -136,9 +137,10 @@ store_linear_part(linear_work *w, const linear_part *p, const linear_bias *bias)
         if (in_place) {
             continue;
         }
-        for (ptrdiff_t k = 0; k < p->n_columns && is_changed(w->l); k += SLAB_COLUMNS) {
+        for (ptrdiff_t k = 0; k < p->n_columns && has_times_or_residual(w->l);
+             k += SLAB_COLUMNS) {
             ptrdiff_t n = least(p->n_columns - k, SLAB_COLUMNS);
-            change_row(w, r, p->column + k, n, row + k);
+            apply_times_and_residual(w, r, p->column + k, n, row + k);
         }
         store_row(to, output->column_stride, row, p->n_columns, output->dtype);
     }
@@ -176,7 +178,7 @@ store_linear_sums(const attn_linear_problem *l, const attn_linear_task *task,
 {
     linear_work w = {.l = l,
                      .task = task,
-                     .unit = row,
+                     .row_multiple = row,
                      .output = sums,
                      .slab = (operand *)(void *)staged};
 

@@ -62,7 +62,7 @@ choose_form(linear_work *w)
         w->form = packed || w->packs ? MANY_ROWS_FORM : TILE_FORM;
     }
 #endif
-    w->unit = packed || w->form == MANY_ROWS_FORM ? ATTN_PANEL_COLUMNS : LANES;
+    w->row_multiple = packed || w->form == MANY_ROWS_FORM ? ATTN_PANEL_COLUMNS : LANES;
 }
 
 /* Adds the products of elements first .. first + n - 1 of each row. `loaded`: the elements are in

@@ -25,9 +25,9 @@ typedef struct {
     const attn_linear_problem *l;
     const attn_linear_task *task;
     linear_form form;
-    ptrdiff_t unit;    /* rows of outputs in memory are a multiple of it long */
-    bool keeps_input;  /* of all blocks, for other columns of the task */
-    ptrdiff_t n_steps; /* that are taken at a time: STEPS or more */
+    ptrdiff_t row_multiple; /* columns of a row of `output` are a multiple of it */
+    bool keeps_input;       /* of all blocks, for other columns of the task */
+    ptrdiff_t n_steps;      /* that are taken at a time: STEPS or more */
     operand *
         input; /* (blocks if kept, tiles, STEPS, WIDTH); else (blocks, rows, n_steps) */
     real *output;  /* (tiles, columns, WIDTH); else (rows, columns) */
@@ -56,7 +56,7 @@ has_even_rows(const attn_linear_problem *l, const attn_array *array)
 static ptrdiff_t
 row_width(const linear_work *w)
 {
-    return round_up(w->task->n_columns, w->unit);
+    return round_up(w->task->n_columns, w->row_multiple);
 }
 
 /* The address of row `first` of W, at the task's first column. */

@@ -19,7 +19,7 @@ column_bias(const linear_work *w, ptrdiff_t column)
 
 /* Stores n rows from r on, which lie in lanes, changed by `times` and `residual`. */
 static void
-store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
+store_combined_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
 {
     const attn_array *output = &w->l->output;
     ptrdiff_t n_columns = w->task->n_columns;
@@ -33,7 +33,7 @@ store_changed_lanes(linear_work *w, ptrdiff_t r, ptrdiff_t n, const real *lanes)
         ptrdiff_t n_now = least(n_columns - k, SLAB_COLUMNS);
         transpose_out(to, n, lanes + k * WIDTH, WIDTH, n_now);
         for (ptrdiff_t i = 0; i < n; i++) {
-            change_row(w, r + i, k, n_now, to[i]);
+            apply_times_and_residual(w, r + i, k, n_now, to[i]);
             store_row(output_at(w, output, r + i, k), output->column_stride, to[i],
                       n_now, output->dtype);
         }
@@ -112,8 +112,8 @@ store_linear_tiles(linear_work *w)
         if (w->l->activation != ATTN_IDENTITY) {
             activate(lanes, lanes, NULL, WIDTH, n_columns, w->l->activation);
         }
-        if (is_changed(w->l)) {
-            store_changed_lanes(w, r, n, lanes);
+        if (has_times_or_residual(w->l)) {
+            store_combined_lanes(w, r, n, lanes);
         } else {
             store_lanes(output, rows, n, lanes, n_columns, w->rows);
         }

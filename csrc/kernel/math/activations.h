@@ -105,7 +105,7 @@ gelu_exponent(v_real x)
     return v_mul(v_add(x, cube), v_set1(GELU_RATE));
 }
 
-/* x, where it is not positive 0; NaN stays NaN. */
+/* max(x, 0); NaN stays NaN. */
 static INLINE v_real
 relu_of(v_real x)
 {

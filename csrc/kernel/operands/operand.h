@@ -17,8 +17,9 @@
  * the first alone, so that nothing leaves the others. */
 typedef enum { TO_SECOND, TO_ALL, TO_FIRST } prefetch_goal;
 
-/* Prefetches n_vec vectors of a row. The second of two rows is `second_row` bytes on. Prefetches to
- * the second-level cache are unrolled: products with what caches hold feel a jump for each line. */
+/* Prefetches n_vec vectors of a row; where two rows make one, also of the other, which is
+ * `second_row` bytes on. Prefetches to the second-level cache are unrolled: with data in the caches a
+ * jump for each line would slow products down. */
 static INLINE void
 prefetch_operands(const char *at, ptrdiff_t second_row, const int n_vec,
                   const storage kind, prefetch_goal goal)

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     const char *at;
     ptrdiff_t step, panel, n_panels;
-} stepwise;
+} step_prefetch;
 
 /* n_columns columns of n_rows rows of an array from an address on; no rows unless the columns
  * are adjacent. */
@@ -43,7 +43,7 @@ bytes_between(const char *from, const char *to)
     return (ptrdiff_t)((uintptr_t)to - (uintptr_t)from);
 }
 
-/* The share of rows i .. i + some - 1 of n. */
+/* What to prefetch beside steps i .. i + some - 1 of n: their share of the rows. */
 static INLINE prefetch
 prefetch_slice(const prefetch *s, ptrdiff_t i, ptrdiff_t some, ptrdiff_t n)
 {
@@ -101,8 +101,8 @@ prefetch_lines_near(const char *at, const ptrdiff_t n)
     }
 }
 
-/* Reads a little of each of n cache lines. Vectors: on Zen 4 reading a byte of each, or
- * prefetching them, brings them at half the speed. */
+/* Reads the first 16 bytes of each of n cache lines. On Zen 4 reading a byte of each, or prefetching
+ * them, brings them at half the speed. */
 static INLINE void
 touch_lines(const char *at, const ptrdiff_t n)
 {
@@ -113,8 +113,8 @@ touch_lines(const char *at, const ptrdiff_t n)
     }
 }
 
-/* Reads a vector of each of n lines, which on Zen 4 brings what is not at the beginning of lines
- * 1.1 times as fast. */
+/* Reads a whole vector of each of n lines: on Zen 4 1.1 times as fast as touch_lines where `at` is not
+ * the beginning of a cache line. */
 static INLINE void
 read_lines(const char *at, const ptrdiff_t n)
 {
@@ -125,7 +125,7 @@ read_lines(const char *at, const ptrdiff_t n)
     }
 }
 
-/* With so few rows, the CPU prefetches what is read in order. */
+/* Up to so many rows are computed so fast that memory is read in order, which CPUs prefetch. */
 enum { STREAM_ROWS = 2 };
 
 /* Which of these functions brings lines that are read soon. More rows than STREAM_ROWS never touch
@@ -170,7 +170,7 @@ line_prefetch_of(const prefetch *s, ptrdiff_t n_parts, ptrdiff_t n_steps,
     return (line_prefetch){s->at, step, step * n_steps, s->row, s->bytes, s->bytes};
 }
 
-/* Moves on to the next part. Its steps do not make up for a row's end. */
+/* Moves on to the next part, whose first step may begin in the middle of a row. */
 static INLINE void
 next_part(line_prefetch *s)
 {

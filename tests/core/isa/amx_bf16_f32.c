@@ -45,11 +45,11 @@ multiply_line(const uint16_t *a, const uint16_t *b, float *sums, int n_steps)
 }
 
 static void
-turn(const float *from, float *to)
+transpose_four(const float *from, float *to)
 {
     v_real rows[4];
 
-    u_turn_four(from, rows);
+    u_transpose_four(from, rows);
     for (int r = 0; r < 4; r++) {
         v_store(to + r * LANES, rows[r]);
     }
@@ -85,7 +85,7 @@ weigh(const float *scores, float scale, float max, float *weights, float *operan
 
 const unit_functions functions_amx_bf16 = {.multiply = multiply,
                                            .multiply_line = multiply_line,
-                                           .turn = turn,
+                                           .transpose_four = transpose_four,
                                            .zip = zip,
                                            .zip_element = u_zip_element,
                                            .weigh = weigh};

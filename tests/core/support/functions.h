@@ -66,7 +66,7 @@ typedef struct {
 /* NULL if this CPU has none. */
 const pair_functions *pair_functions_here(void);
 
-/* Likewise what vec/amx_bf16_square.h and amx_bf16_turn.h add. Products are of 32 rows of a,
+/* Likewise what vec/amx_bf16_square.h and amx_bf16_shuffle.h add. Products are of 32 rows of a,
  * n_steps times 32 numbers each, and as many rows of b in pairs, with 16 times `columns` pairs. */
 typedef struct {
     void (*multiply)(const uint16_t *a, const uint16_t *b, float *sums, int n_steps,
@@ -74,7 +74,7 @@ typedef struct {
     /* Of 16 rows with 4 columns. */
     void (*multiply_line)(const uint16_t *a, const uint16_t *b, float *sums,
                           int n_steps);
-    void (*turn)(const float *from, float *to);
+    void (*transpose_four)(const float *from, float *to);
     void (*zip)(const uint16_t *low, const uint16_t *up, uint32_t *zipped,
                 float *unzipped);
     int (*zip_element)(int i);

@@ -1,4 +1,4 @@
-/* The tiles of vec/amx_bf16_square.h and amx_bf16_turn.h against plain definitions, where the CPU
+/* The tiles of vec/amx_bf16_square.h and amx_bf16_shuffle.h against plain definitions, where the CPU
  * has them. */
 #include "core/half.h"
 #include "support/check.h"
@@ -115,11 +115,11 @@ test_what_tiles_take_is_put_in_order(void)
     for (int i = 0; i < LANES * LANES; i++) {
         from[i] = (float)i;
     }
-    f->turn(from, to);
+    f->transpose_four(from, to);
     for (int i = 0; i < 4 * LANES; i++) {
         n_wrong += to[i] != from[i % LANES * LANES + i / LANES];
     }
-    expect(n_wrong == 0, "u_turn_four: %d wrong", n_wrong);
+    expect(n_wrong == 0, "u_transpose_four: %d wrong", n_wrong);
     for (int i = 0; i < 2 * LANES; i++) {
         low[i] = (uint16_t)i;
         up[i] = (uint16_t)(100 + i);

@@ -24,9 +24,9 @@ score_byte_rows(work *w, const block *b)
                              .scale = scales,
                              .sums = w->scores,
                              .line = ATTN_BLOCK});
-    for (ptrdiff_t r = 0; r < w->rows.task->n_rows && w->rows.odd_rows != 0; r++) {
-        if (w->rows.odd_rows >> r & 1) {
-            score_odd_row(w, r, &run, scales, w->scores + r * ATTN_BLOCK, 1);
+    for (ptrdiff_t r = 0; r < w->rows.task->n_rows && w->rows.uncoded_rows != 0; r++) {
+        if (w->rows.uncoded_rows >> r & 1) {
+            score_uncoded_row(w, r, &run, scales, w->scores + r * ATTN_BLOCK, 1);
         }
     }
 }
@@ -72,7 +72,7 @@ sum_byte_rows(work *w, const block *b, real *sums)
                            .totals = sums,
                            .sums = w->row_sums,
                            .line = w->value_width};
-    uint32_t odd = 0;
+    uint32_t uncoded = 0;
 
     load_scales(&w->rows, true, b->first, run.n, scales);
     for (ptrdiff_t r = 0; r < m.n_rows; r++) {
@@ -85,13 +85,13 @@ sum_byte_rows(work *w, const block *b, real *sums)
         bool has_codes =
             w->rows.bytes->round_row(line, round_up(run.n, ATTN_CODE_UNIT),
                                      ATTN_LARGEST_CODE, line, &unit[r], &back[r]);
-        odd |= (uint32_t)!has_codes << r;
+        uncoded |= (uint32_t)!has_codes << r;
     }
     w->rows.bytes->sum_rows(&m);
-    for (ptrdiff_t r = 0; r < n_rows && odd != 0; r++) {
-        for (ptrdiff_t d = 0; d < run.dim && (odd >> r & 1) != 0; d++) {
+    for (ptrdiff_t r = 0; r < n_rows && uncoded != 0; r++) {
+        for (ptrdiff_t d = 0; d < run.dim && (uncoded >> r & 1) != 0; d++) {
             w->row_sums[r * w->value_width + d] =
-                sum_odd_values(&run, d, weights + r * ATTN_BLOCK, 1);
+                sum_uncoded_values(&run, d, weights + r * ATTN_BLOCK, 1);
         }
     }
 }

@@ -67,7 +67,7 @@ score_rows(work *w, const block *b)
     ptrdiff_t n_keys = b->end - b->first;
     bool plain = are_plain_scores(&w->rows, w->scale);
 
-    if (are_bytes(&w->rows.p->key)) {
+    if (are_integers(&w->rows.p->key)) {
         score_byte_rows(w, b);
     } else {
         if (!w->has_scores) {
@@ -150,7 +150,7 @@ attend_rows(work *w, const block *b)
         prefetch_early(next_values(w, b));
     }
     exponentiate_rows(w, n_keys, scale);
-    if (are_bytes(&w->rows.p->value)) {
+    if (are_integers(&w->rows.p->value)) {
         sum_byte_rows(w, b, sums);
     } else {
         sum_rows(w, b, sums);

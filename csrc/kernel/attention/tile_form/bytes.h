@@ -55,14 +55,15 @@ score_product(work *w, int tile, const span *s, real *scales, const char *next)
 
 /* Scores of a tile's rows that have no codes. */
 static void
-score_odd_lanes(const work *w, int tile, const span *s, const real *scales)
+score_uncoded_lanes(const work *w, int tile, const span *s, const real *scales)
 {
     key_run run = keys_of(&w->rows, s->first, s->n);
     ptrdiff_t lane = (ptrdiff_t)tile * WIDTH;
 
-    for (ptrdiff_t i = 0; i < tile_rows(&w->rows, tile) && w->rows.odd_rows != 0; i++) {
-        if (w->rows.odd_rows >> (lane + i) & 1) {
-            score_odd_row(w, lane + i, &run, scales, scores_of(w, tile) + i, WIDTH);
+    for (ptrdiff_t i = 0; i < tile_rows(&w->rows, tile) && w->rows.uncoded_rows != 0;
+         i++) {
+        if (w->rows.uncoded_rows >> (lane + i) & 1) {
+            score_uncoded_row(w, lane + i, &run, scales, scores_of(w, tile) + i, WIDTH);
         }
     }
 }
@@ -78,7 +79,7 @@ multiply_byte_scores(work *w, const block *b, const span *spans)
             real scales[ATTN_BLOCK];
             attn_byte_product m = score_product(w, t, &spans[t], scales, next);
             multiply_byte_keys(w, &m, 1);
-            score_odd_lanes(w, t, &spans[t], scales);
+            score_uncoded_lanes(w, t, &spans[t], scales);
             next = NULL;
         }
     }
@@ -87,7 +88,7 @@ multiply_byte_scores(work *w, const block *b, const span *spans)
 /* Adds the weighted values of lanes that have no codes to the chunk's output, which the product
  * with codes then leaves as it is: it adds 0 to 1 times what is there. */
 static NOINLINE void
-add_odd_lanes(work *w, int tile, const key_run *run, uint64_t odd, real *keep)
+add_uncoded_lanes(work *w, int tile, const key_run *run, uint64_t uncoded, real *keep)
 {
     real *output = w->chunk.output[tile];
 
@@ -96,11 +97,12 @@ add_odd_lanes(work *w, int tile, const key_run *run, uint64_t odd, real *keep)
         w->chunk.empty[tile] = false;
     }
     for (ptrdiff_t i = 0; i < tile_rows(&w->rows, tile); i++) {
-        for (ptrdiff_t d = 0; d < run->dim && (odd >> i & 1) != 0; d++) {
+        for (ptrdiff_t d = 0; d < run->dim && (uncoded >> i & 1) != 0; d++) {
             real *at = output + d * WIDTH + i;
-            *at = *at * keep[i] + sum_odd_values(run, d, scores_of(w, tile) + i, WIDTH);
+            *at = *at * keep[i] +
+                  sum_uncoded_values(run, d, scores_of(w, tile) + i, WIDTH);
         }
-        keep[i] = odd >> i & 1 ? 1 : keep[i];
+        keep[i] = uncoded >> i & 1 ? 1 : keep[i];
     }
 }
 
@@ -109,10 +111,10 @@ typedef struct {
     real unit[WIDTH], back[WIDTH], keep[WIDTH];
 } weight_scales;
 
-/* The product of a tile's weights, whose lanes without codes are `odd`, and values; rounds the
+/* The product of a tile's weights, whose lanes without codes are `uncoded`, and values; rounds the
  * weights. */
 static attn_byte_product
-value_product(work *w, int tile, const span *s, uint64_t odd, weight_scales *to,
+value_product(work *w, int tile, const span *s, uint64_t uncoded, weight_scales *to,
               const char *next)
 {
     key_run run = values_of(&w->rows, s->first, s->n);
@@ -120,8 +122,8 @@ value_product(work *w, int tile, const span *s, uint64_t odd, weight_scales *to,
     int n_lanes = tile_vectors(&w->rows, tile) * LANES;
 
     memcpy(to->keep, w->rescale + (ptrdiff_t)tile * WIDTH, sizeof to->keep);
-    if (odd != 0) {
-        add_odd_lanes(w, tile, &run, odd, to->keep);
+    if (uncoded != 0) {
+        add_uncoded_lanes(w, tile, &run, uncoded, to->keep);
     }
     w->rows.bytes->round_lanes(weights, s->n, WIDTH, n_lanes, to->unit, to->back);
     return (attn_byte_product){.bytes = bytes_of(w, &run, next),
@@ -136,7 +138,7 @@ value_product(work *w, int tile, const span *s, uint64_t odd, weight_scales *to,
 
 /* Finds the largest weights of a tile's lanes; returns those that have no codes. */
 static uint64_t
-find_odd_lanes(const work *w, int tile, const span *s, weight_scales *to)
+find_uncoded_lanes(const work *w, int tile, const span *s, weight_scales *to)
 {
     return w->rows.bytes->find_lanes(scores_of(w, tile), s->n, WIDTH,
                                      tile_vectors(&w->rows, tile) * LANES, to->unit);
@@ -151,8 +153,9 @@ add_byte_block(work *w, const block *b, const span *spans)
     for (int t = 0; t < w->rows.n_tiles; t++) {
         if (spans[t].n > 0) {
             weight_scales scales;
-            uint64_t odd = find_odd_lanes(w, t, &spans[t], &scales);
-            attn_byte_product m = value_product(w, t, &spans[t], odd, &scales, next);
+            uint64_t uncoded = find_uncoded_lanes(w, t, &spans[t], &scales);
+            attn_byte_product m =
+                value_product(w, t, &spans[t], uncoded, &scales, next);
             multiply_byte_values(w, &m, 1);
             next = NULL;
         }
@@ -203,14 +206,14 @@ attend_byte_chunk(work *w, ptrdiff_t first, ptrdiff_t end)
     for (int i = 0; i < n; i++) {
         block next = {.end = blocks[i].first + ATTN_CHUNK};
         w->scores = w->chunk_scores + (ptrdiff_t)i * ATTN_BLOCK * WIDTH;
-        score_odd_lanes(w, 0, &spans[i], scales + i * ATTN_BLOCK);
+        score_uncoded_lanes(w, 0, &spans[i], scales + i * ATTN_BLOCK);
         exponentiate_tile(w, &blocks[i], 0, &spans[i]);
-        uint64_t odd = find_odd_lanes(w, 0, &spans[i], &weights[i]);
-        if (odd != 0 && i > done) { /* whose weights are added first */
+        uint64_t uncoded = find_uncoded_lanes(w, 0, &spans[i], &weights[i]);
+        if (uncoded != 0 && i > done) { /* whose weights are added first */
             multiply_byte_values(w, products + done, i - done);
             done = i;
         }
-        products[i] = value_product(w, 0, &spans[i], odd, &weights[i],
+        products[i] = value_product(w, 0, &spans[i], uncoded, &weights[i],
                                     bytes_after_values(w, &next));
         w->chunk.empty[0] = false;
     }

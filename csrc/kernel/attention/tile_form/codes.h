@@ -22,15 +22,15 @@ static void
 find_seen_scales(value_scales *v, ptrdiff_t n, const uint64_t *bits, ptrdiff_t bit,
                  real *most)
 {
-    v_real largest = v_set1(0), odd = v_set1(0);
+    v_real largest = v_set1(0), not_finite = v_set1(0);
 
     for (ptrdiff_t k = 0; k < n; k++) {
         v_real scale =
             v_select(v_mask_of(bits[k] >> bit), v_set1(v->scale[k]), v_set1(0));
         largest = v_max(scale, largest);
-        odd = v_add(odd, scale);
+        not_finite = v_add(not_finite, scale);
     }
-    v_store(most, v_select(v_is_nan(odd), odd, largest));
+    v_store(most, v_select(v_is_nan(not_finite), not_finite, largest));
 }
 
 static NOINLINE void
@@ -38,7 +38,7 @@ load_value_scales(const work *w, const block *b, int tile, const span *s,
                   value_scales *v)
 {
     ptrdiff_t n_lanes = tile_vectors(&w->rows, tile) * LANES;
-    v_real largest = v_set1(0), odd = v_set1(0);
+    v_real largest = v_set1(0), not_finite = v_set1(0);
 
     load_scales(&w->rows, true, s->first, s->n, v->scale);
     for (ptrdiff_t i = 0; i < n_lanes && s->masked; i += LANES) {
@@ -48,12 +48,12 @@ load_value_scales(const work *w, const block *b, int tile, const span *s,
     for (ptrdiff_t k = 0; k < s->n; k += LANES) {
         v_real scale = v_load(v->scale + k);
         largest = v_max(scale, largest);
-        odd = v_add(odd, scale);
+        not_finite = v_add(not_finite, scale);
         v_store(v->scale + k, v_select(v_is_nan(scale), v_set1(0), scale));
     }
-    bool is_odd = v_bits_of(v_is_nan(odd)) != 0;
+    bool has_not_finite = v_bits_of(v_is_nan(not_finite)) != 0;
     for (ptrdiff_t i = 0; i < n_lanes && !s->masked; i += LANES) {
-        v_store(v->most + i, v_set1(is_odd ? NAN : v_reduce_max(largest)));
+        v_store(v->most + i, v_set1(has_not_finite ? NAN : v_reduce_max(largest)));
     }
 }
 

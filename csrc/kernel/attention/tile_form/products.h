@@ -206,9 +206,11 @@ weigh_tile(work *w, block *b, int tile, const span *s)
     exponentiate_tile(w, b, tile, s);
 }
 
-/* By vectors, tiles do not attend one after the other: all use what is brought of keys. */
+/* Only a matrix unit attends to a block tile by tile. By vectors, all tiles are multiplied by a slab
+ * of keys while it is in the cache. */
 static bool
-attend_in_turn(work *w, block *b, const span *spans, const span *seen, prefetch *next)
+attend_tile_by_tile(work *w, block *b, const span *spans, const span *seen,
+                    prefetch *next)
 {
     (void)w, (void)b, (void)spans, (void)seen, (void)next;
     return false;

@@ -162,7 +162,8 @@ finish_tile(work *w, block *b, int tile, const span *s)
                  .n_lines = s->n,
                  .n_vec = tile_vectors(&w->rows, tile)};
 
-    if (TERMS == 1 && w->rows.task->key_scale != NULL && !are_bytes(&w->rows.p->key)) {
+    if (TERMS == 1 && w->rows.task->key_scale != NULL &&
+        !are_integers(&w->rows.p->key)) {
         scale_tile(w, b, tile, s, false);
     }
     if (w->rows.task->bias != NULL) {

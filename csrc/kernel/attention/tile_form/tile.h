@@ -13,7 +13,7 @@
 static void
 score_spans(work *w, const block *b, const span *spans, const span *seen)
 {
-    if (are_bytes(&w->rows.p->key)) {
+    if (are_integers(&w->rows.p->key)) {
         multiply_byte_scores(w, b, spans);
     } else {
         multiply_scores(w, b, spans, seen);
@@ -32,7 +32,7 @@ attend_tiles(work *w, block *b)
     span seen = open_spans(&w->rows, b, spans);
 
     bool codes = are_shorts(&w->rows.p->value);
-    bool done = attend_in_turn(w, b, spans, &seen, next);
+    bool done = attend_tile_by_tile(w, b, spans, &seen, next);
 
     if (!done) {
         score_spans(w, b, spans, &seen);
@@ -48,7 +48,7 @@ attend_tiles(work *w, block *b)
     }
     if (codes) {
         add_coded_block(w, b, spans);
-    } else if (are_bytes(&w->rows.p->value)) {
+    } else if (are_integers(&w->rows.p->value)) {
         add_byte_block(w, b, spans);
     } else if (!done) {
         add_block(w, b, spans, &seen, next);
