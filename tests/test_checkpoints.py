@@ -147,7 +147,7 @@ HEADS = {
     "bert": ("cls.predictions.bias", "cls.seq_relationship.weight", "qa_outputs.bias"),
     "jina-bert-v2": ("cls.predictions.bias", "classifier.weight", "qa_outputs.bias"),
     **dict.fromkeys(
-        ("roberta", "xlm-roberta-xl"),
+        ("roberta", "xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text"),
         ("lm_head.dense.weight", "classifier.out_proj.bias", "qa_outputs.bias"),
     ),
     "distilbert": ("pre_classifier.weight", "classifier.bias", "vocab_projector.bias"),

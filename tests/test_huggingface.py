@@ -336,6 +336,7 @@ def kin_of(config):
 
 
 POOLED = ("roberta", "xlm-roberta", "camembert", "mpnet", "albert")
+POOLED += ("roberta-prelayernorm", "data2vec-text")
 
 
 @pytest.mark.quick
@@ -379,7 +380,9 @@ def test_rotary_encoders_give_their_vectors(kind, changes):
 @pytest.mark.parametrize("kind", KIN)
 def test_berts_kin_give_their_vectors_of_padded_texts(kind):
     model, ours = kin(kind)
-    padding = {"xlm-roberta": 3, "roberta": 1, "camembert": 1, "mpnet": 1}.get(kind, 0)
+    padding = {"xlm-roberta": 3, "roberta": 1, "camembert": 1, "mpnet": 1}
+    padding |= {"roberta-prelayernorm": 1, "data2vec-text": 1}
+    padding = padding.get(kind, 0)
     batch, mask = np.stack([IDS[:14], IDS[10:24]]), np.ones((2, 14), int)
     mask[1, 6:], batch[1, 6:] = 0, padding
     with torch.no_grad():
@@ -709,7 +712,8 @@ HEADS = {
     "gemma3_text": ["SequenceClassification"],
 }
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-CLASSES |= {"camembert": "Camembert"}
+CLASSES |= {"camembert": "Camembert", "data2vec-text": "Data2VecText"}
+CLASSES |= {"roberta-prelayernorm": "RobertaPreLayerNorm"}
 CLASSES |= {"distilbert": "DistilBert", "mpnet": "MPNet", "gpt2": "GPT2"}
 CLASSES |= {"electra": "Electra", "albert": "Albert", "modernbert": "ModernBert"}
 CLASSES |= {"xlm-roberta-xl": "XLMRobertaXL"}

@@ -129,7 +129,8 @@ def test_berts_kin_differ_from_bert_in_positions_and_types(kind):
     assert (model.relative_bias is not None) == (kind == "mpnet")
     assert (model.segment_embedding is None) == ("type_vocab_size" not in config)
     n_positions = config["max_position_embeddings"]
-    first = dict.fromkeys(("roberta", "xlm-roberta-xl", "camembert", "mpnet"), 2)
+    kin = "roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet"
+    first = dict.fromkeys((*kin, "data2vec-text"), 2)
     first = {**first, "xlm-roberta": 4}.get(kind, 0)
     assert len(model(np.full(n_positions - first, 9))) == n_positions - first
     with pytest.raises(ValueError, match=f"max_length = {n_positions - first} tokens"):

@@ -561,7 +561,8 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, kind, changes, n_la
     owner |= {"albert": "Albert", "modernbert": "ModernBert", "gte": "Gte"}
     owner |= {"nomic_bert": "NomicBert", "deberta": "Deberta"}
     owner |= {"deberta-v2": "DebertaV2", "camembert": "Camembert"}
-    owner |= {"xlm-roberta-xl": "XLMRobertaXL"}
+    owner |= {"xlm-roberta-xl": "XLMRobertaXL", "data2vec-text": "Data2VecText"}
+    owner |= {"roberta-prelayernorm": "RobertaPreLayerNorm"}
     owner |= {"eurobert": "EuroBert", "jina_embeddings_v3": "JinaEmbeddingsV3"}
     owner = {"architectures": [f"{owner[kind]}ForSequenceClassification"], **changes}
     write_scorer(tmp_path, kind, n_labels, config=owner, model_max_length=14)

@@ -60,10 +60,9 @@ def test_what_is_saved_is_read_again(tmp_path, kind, n_labels, packed):
     assert_same_bits(again(IDS), model(IDS))
     names = {name.split(".", 1)[-1]: x for name, x in tensors.items()}
     for name, array in checkpoints.read(tmp_path / "b").items():
-        expected = tensors.get(name)
-        if expected is None:  # with another prefix
-            expected = names.get(name.split(".", 1)[-1])
-        expected = tensors[name.split(".", 1)[-1]] if expected is None else expected
+        short = name.split(".", 1)[-1]
+        expected = tensors.get(name, tensors.get(short))
+        expected = names[short] if expected is None else expected  # another prefix
         np.testing.assert_allclose(array, expected, atol=1e-6)
     assert len(checkpoints.read(tmp_path / "b")) == len(tensors)
 

@@ -56,7 +56,14 @@ from attnpy._families.phi import PHI
 from attnpy._families.phi3 import PHI3
 from attnpy._families.qwen import QWEN2, QWEN3
 from attnpy._families.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from attnpy._families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA, XLM_ROBERTA_XL
+from attnpy._families.roberta import (
+    CAMEMBERT,
+    DATA2VEC_TEXT,
+    ROBERTA,
+    ROBERTA_PRELAYERNORM,
+    XLM_ROBERTA,
+    XLM_ROBERTA_XL,
+)
 from attnpy._families.seed_oss import SEED_OSS
 from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.stablelm import STABLELM
@@ -73,7 +80,9 @@ FAMILIES: dict[str, Declaration] = {
             ROBERTA,
             XLM_ROBERTA,
             XLM_ROBERTA_XL,
+            ROBERTA_PRELAYERNORM,
             CAMEMBERT,
+            DATA2VEC_TEXT,
             DISTILBERT,
             MPNET,
             ELECTRA,

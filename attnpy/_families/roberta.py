@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa, its XL and CamemBERT: BERT, with other positions.
+"""RoBERTa and its kin, such as XLM-RoBERTa and CamemBERT: BERT, with other positions.
 
 The token whose number is pad_token_id has no position of its own; the others' begin
 after it. The classifier has a matrix of its own in place of the pooler's.
@@ -184,4 +184,45 @@ XLM_ROBERTA_XL = replace(
         "layer_norm_eps": Field("number", 1e-5),
     },
     fixed={"embedding_norm": False, "norm_first": True},
+)
+
+# data2vec's texts: RoBERTa's layers under a prefix of their own.
+DATA2VEC_TEXT = replace(
+    ROBERTA,
+    model_type="data2vec-text",
+    title="data2vec-text",
+    classes=("Data2VecTextModel", "Data2VecTextForSequenceClassification"),
+    checkpoint="data2vec-text",
+    names=NAMES._replace(prefixes=("data2vec_text.",)),
+)
+
+# RoBERTa with norms before attention and network, and one after the last layer.
+_NORMS_BEFORE = {
+    "attention.LayerNorm": "norm_1",
+    "intermediate.LayerNorm": "norm_2",
+}
+ROBERTA_PRELAYERNORM = replace(
+    ROBERTA,
+    model_type="roberta-prelayernorm",
+    title="RoBERTa-PreLayerNorm",
+    classes=(
+        "RobertaPreLayerNormModel",
+        "RobertaPreLayerNormForSequenceClassification",
+    ),
+    checkpoint="roberta-prelayernorm",
+    names=NAMES._replace(
+        names=names_of(
+            "encoder.layer.{i} encoder.layers.{i}",
+            {name: own for name, own in bert.LAYER.items() if "LayerNorm" not in name}
+            | {
+                f"{name}.{x}": f"{own}.{x}"
+                for name, own in _NORMS_BEFORE.items()
+                for x in _BOTH
+            },
+            {**bert.EMBEDDINGS, **bert.TYPES, **bert.POOLER}
+            | {f"LayerNorm.{x}": f"encoder.norm.{x}" for x in _BOTH},
+        ),
+        prefixes=("roberta_prelayernorm.",),
+    ),
+    fixed={"norm_first": True},
 )

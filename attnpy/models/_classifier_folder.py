@@ -54,6 +54,7 @@ CLASSES = {"distilbert": "DistilBert", "mpnet": "MPNet", "electra": "Electra"}
 CLASSES |= {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 CLASSES |= {"camembert": "Camembert", "jina_embeddings_v3": "XLMRoberta"}
 CLASSES |= {"xlm-roberta-xl": "XLMRoberta"}
+CLASSES |= dict.fromkeys(("data2vec-text", "roberta-prelayernorm"), "Roberta")
 CLASSES |= {"nomic_bert": "Bert", "deberta": "Deberta", "deberta-v2": "DebertaV2"}
 
 

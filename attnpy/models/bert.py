@@ -629,10 +629,11 @@ class BertEncoder:
         ----------
         config : mapping
             With the keys of the Hugging Face configuration, whose ``model_type`` is
-            bert (or left out), roberta, xlm-roberta, xlm-roberta-xl, camembert,
-            distilbert, mpnet, electra, albert, deberta, deberta-v2, modernbert,
-            eurobert, nomic_bert, gte, new or jina_embeddings_v3. A folder with code of
-            jinaai is the last one, xlm-roberta, or jina-embeddings-v2.
+            bert (or left out), roberta, xlm-roberta, xlm-roberta-xl,
+            roberta-prelayernorm, camembert, data2vec-text, distilbert, mpnet, electra,
+            albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte, new or
+            jina_embeddings_v3. A folder with code of jinaai is the last one,
+            xlm-roberta, or jina-embeddings-v2.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional

@@ -45,7 +45,9 @@ ROBERTA = {
 }
 XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "pad_token_id": 3}
 XLM_ROBERTA_XL = {**ROBERTA, "model_type": "xlm-roberta-xl"}
+ROBERTA_PRELAYERNORM = {**ROBERTA, "model_type": "roberta-prelayernorm"}
 CAMEMBERT = {**ROBERTA, "model_type": "camembert"}
+DATA2VEC_TEXT = {**ROBERTA, "model_type": "data2vec-text"}
 MPNET = {
     **{name: value for name, value in BERT.items() if name != "type_vocab_size"},
     "model_type": "mpnet",
@@ -153,7 +155,9 @@ KIN = {
             ROBERTA,
             XLM_ROBERTA,
             XLM_ROBERTA_XL,
+            ROBERTA_PRELAYERNORM,
             CAMEMBERT,
+            DATA2VEC_TEXT,
             DISTILBERT,
             MPNET,
             ELECTRA,
@@ -572,6 +576,7 @@ HEADS |= dict.fromkeys(("nomic_bert", "gte", "new", "jina-bert-v2"), HEADS["bert
 HEADS |= dict.fromkeys(
     (
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"),
+        *("roberta-prelayernorm", "data2vec-text"),
         "jina_embeddings_v3",
     ),
     ("classifier.dense", "classifier.out_proj", np.tanh),
@@ -662,6 +667,10 @@ _BERT_WORDS = {
         "attention.output.LayerNorm": "attention.self_attn_layer_norm",
         "output.LayerNorm": "LayerNorm",
     },
+    "roberta-prelayernorm": {
+        "attention.output.LayerNorm": "attention.LayerNorm",
+        "output.LayerNorm": "intermediate.LayerNorm",
+    },
     "mpnet": {
         "attention.self.query": "attention.attn.q",
         "attention.self.key": "attention.attn.k",
@@ -714,6 +723,8 @@ def _bert_shapes(config):
     if "type_vocab_size" in config:
         types = (config["type_vocab_size"], d)
         shapes["embeddings.token_type_embeddings.weight"] = types
+    if config["model_type"] == "roberta-prelayernorm":
+        shapes["LayerNorm"] = (e,)
     if config["model_type"] == "mpnet":
         shapes["encoder.relative_attention_bias.weight"] = (32, heads)
     for i in range(n):
@@ -1455,8 +1466,10 @@ def bert_states(weights, config, ids, types=0):
     )
     if "type_vocab_size" in config:
         x = x + w["embeddings.token_type_embeddings.weight"][types]
-    is_first = kind == "xlm-roberta-xl"  # norms before attention and network
-    if not is_first:
+    # The norm after the last layer, of those with norms before attention and network.
+    last = {"xlm-roberta-xl": "encoder.LayerNorm", "roberta-prelayernorm": "LayerNorm"}
+    is_first = kind in last
+    if kind != "xlm-roberta-xl":
         x = named_norm(x, w, "embeddings.LayerNorm", eps)
     if kind in PROJECTIONS:
         x = torch_linear(x, w, PROJECTIONS[kind])
@@ -1485,7 +1498,7 @@ def bert_states(weights, config, ids, types=0):
         hidden = activation(torch_linear(x, w, name("intermediate.dense")))
         z = torch_linear(hidden, w, name("output.dense"))
         x = named_norm(x + z, w, name("output.LayerNorm"), eps)
-    return named_norm(x, w, "encoder.LayerNorm", eps) if is_first else x
+    return named_norm(x, w, last[kind], eps) if is_first else x
 
 
 def _disentangled_states(w, config, ids):
@@ -1680,7 +1693,8 @@ def _jina_states(w, config, ids, types):
 
 def _places(config, ids):
     """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
-    kinds = "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert"
+    kinds = "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
+    kinds += ("roberta-prelayernorm",)
     given = dict.fromkeys(kinds, config.get("pad_token_id"))
     padding = {"mpnet": 1, **given}.get(config["model_type"])
     if padding is None:

@@ -45,7 +45,10 @@ PARTIAL_AND_TWO_WAYS = {
 }
 REFUSED = {
     **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra"),
+        (
+            *("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert"),
+            *("roberta-prelayernorm", "data2vec-text", "electra"),
+        ),
         RELATIVE,
     ),
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
