@@ -614,11 +614,38 @@ STARTS = torch.tensor([0, 2, 5])
         ),
         ({"mask": ALL[:, :3]}, ValueError, "^mask: expected"),
         ({"softcap": -1.0}, ValueError, "^softcap: expected"),
+        ({"layer": len}, TypeError, "^module: expected a torch.nn.Module, got builtin"),
+        (
+            {"dropout": "a"},
+            TypeError,
+            "^dropout: expected a number from 0 to 1, got 'a",
+        ),
+        ({"dropout": -0.5}, ValueError, "^dropout: expected a number from 0 to 1, got"),
+        ({"is_causal": "yes"}, TypeError, "^is_causal: expected a bool, got str$"),
+        ({"output_attentions": 1}, TypeError, "^output_attentions: expected a bool"),
+        ({"sliding_window": "a"}, TypeError, "^sliding_window: expected an integer"),
+        ({"sliding_window": 0}, ValueError, "^sliding_window: expected at least 1"),
+        ({"sinks": 3.0}, TypeError, "^sinks: expected a torch.Tensor, got float$"),
+        (
+            {"sinks": torch.ones(4)},
+            ValueError,
+            r"^sinks: expected 4 axes, got .*\(4,\)",
+        ),
+        ({"indices": [1]}, TypeError, "^indices: expected a torch.Tensor, got list$"),
+        ({"block_indices": STARTS}, ValueError, "^block_indices: expected 4 axes"),
     ],
 )
 def test_what_is_not_understood_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         attended(*tensors(), **options)
+
+
+def test_queries_that_are_no_tensors_are_refused():
+    query, *others = tensors()
+    with pytest.raises(
+        TypeError, match=r"^query: expected a torch.Tensor, got ndarray"
+    ):
+        attended(query.numpy(), *others)
 
 
 def test_other_devices_and_ranks_are_refused():

@@ -465,6 +465,13 @@ REFUSED = {
     "jax.nn.dot_product_attention has others": {"implementation": "cudnn"},
     "scale: expected a finite number, got inf": {"scale": np.inf},
     "scale: expected a number, got ndarray": {"scale": np.ones(2)},
+    "scale: expected an array, or lists of equal lengths, got a list of items of "
+    "different shapes": {"scale": [[1, 2], [3]]},
+    "implementation: expected None or 'attnpy', got 3; "
+    "jax.nn.dot_product_attention has others": {"implementation": 3},
+    "query: expected an array that JAX takes, got None": {"query": None},
+    "key: expected an array that JAX takes, got str": {"key": "a"},
+    "bias: expected an array that JAX takes, got list": {"bias": [[1, 2], [3]]},
     "is_causal: expected a bool, got int": {"is_causal": 1},
     "return_residual: expected a bool, got str": {"return_residual": "no"},
     "local_window_size: expected at least 0, got -1": {"local_window_size": (2, -1)},

@@ -390,6 +390,20 @@ def test_wrong_arguments_are_refused_by_name(changes, error, message):
 
 
 @pytest.mark.quick
+def test_wrong_options_of_pytorchs_function_are_refused_by_name():
+    x = normal(2, 3, 4)
+    for name, wrong, expected in (
+        ("dropout_p", torch.ones(2), "a number, got Tensor with 1 axes"),
+        ("dropout_p", None, "a number, got NoneType"),
+        ("dropout_p", True, "a number, got bool"),
+        ("is_causal", "yes", "a bool, got str"),
+        ("is_causal", np.ones(3), "a bool, got ndarray"),
+        ("enable_gqa", 1, "a bool, got int"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: expected {expected}$"):
+            scaled_dot_product_attention(x, x, x, **{name: wrong})
+
+
 def test_derivatives_that_are_not_there_are_refused():
     x = normal(2, 3, 4)
     for transform in (torch.func.grad, torch.func.jacrev):

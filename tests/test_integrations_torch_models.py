@@ -649,6 +649,12 @@ def test_the_first_module_that_depends_on_the_batch_is_found():
         check_invariance(nn.Linear(3, 3), {"input": x})
     with pytest.raises(ValueError, match="inputs"):
         check_invariance(model, {"x": 3})
+    with pytest.raises(TypeError, match=r"^model: expected a torch.nn.Mod"):
+        check_invariance(3, {"x": x})
+    with pytest.raises(TypeError, match=r"^inputs: expected"):
+        check_invariance(model, x)
+    with pytest.raises(TypeError, match=r"^num_threads: expected a sequence of int"):
+        check_invariance(model, {"x": x}, num_threads=2)
 
 
 def test_a_report_counts_attention_and_says_what_was_left(capsys):

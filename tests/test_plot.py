@@ -965,6 +965,11 @@ def test_weights_of_attention_are_drawn_as_they_come():
             "weights: expected none below 0",
         ),
         (lambda: plot.attention_rollout([["a"]]), TypeError, "weights: expected real"),
+        (
+            lambda: plot.attention_rollout([[1, 2], [3]]),
+            ValueError,
+            "weights: expected an array, or lists of equal lengths, got a list",
+        ),
         (lambda: plot.heat_map([[1]], annotate=1), TypeError, "annotate: expected"),
         (lambda: plot.heat_map([[1]], vmax="a"), TypeError, "vmax: expected a number"),
         (lambda: plot.heat_map([[1]], vmax=0), ValueError, "vmax: .*> 0, got 0"),

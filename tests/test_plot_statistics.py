@@ -159,6 +159,10 @@ def test_what_is_refused():
         plot_statistics.entropy(np.ones((1, 2, 3)))
     with refused(ValueError, "values"):
         plot_statistics.entropy(np.ones((2, 0)))
+    with refused(TypeError, "found"):
+        plot_statistics.overview(None)
+    with refused(TypeError, "found"):
+        plot_statistics.overview(found.received)
     with refused(ValueError, "values"):
         plot_statistics.distance([-1.0, 2])
     with refused(ValueError, "values"):

@@ -603,6 +603,10 @@ def test_wrong_arguments_are_errors_that_name_them(
         ({"heads": [0, 3]}, ValueError, "heads: expected -3 to 2, got 3"),
         ({"heads": 1}, TypeError, "heads: expected a sequence of integers, got int"),
         ({"special_tokens": "[CLS]"}, TypeError, "special_tokens: .*single str"),
+        ({"special_tokens": [None]}, TypeError, "special_tokens: .*, got NoneType"),
+        ({"special_tokens": [["a"]]}, TypeError, "special_tokens: .*, got list"),
+        ({"layer": [1]}, ValueError, r"layer: expected an integer, got shape \(1,\)"),
+        ({"heads": [[0, 1]]}, ValueError, r"heads: expected an integer, got .*\(2,\)"),
         ({"title": 3}, TypeError, "title: expected a string, got int"),
     ],
 )

@@ -19,7 +19,8 @@ except ImportError as error:
         f"installed (pip install torch 'transformers>=5.2'), got: {error}"
     ) from error
 
-from attnpy.integrations.torch import attention
+from attnpy import _checks
+from attnpy.integrations.torch import _tensors, attention
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -237,7 +238,17 @@ def attention_forward(
     it.
     """
     _refuse_unknown(others, module)
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            f"module: expected a torch.nn.Module, got {type(module).__name__}"
+        )
     _refuse_tensor(query)
+    for name, value_of, n_axes in (
+        ("sinks", sinks, 4),
+        ("indices", indices, 3),
+        ("block_indices", block_indices, 4),
+    ):
+        _refuse_axes(value_of, name, n_axes)
     masks = [
         _of_indices(indices, key),
         _of_blocks(block_indices, module, query, key),
@@ -246,21 +257,27 @@ def attention_forward(
     biases = [position_bias]
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux}
     if attention_mask is None:
-        options |= _pattern(bool(is_causal), sliding_window)
+        options |= _pattern(_flag(is_causal, "is_causal"), sliding_window)
     elif _is_boolean(attention_mask):
         masks.append(attention_mask)
     else:
         biases.append(attention_mask)
+    known = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
+    if not known or not 0 <= dropout <= 1:
+        raise (ValueError if known else TypeError)(
+            f"dropout: expected a number from 0 to 1, got {dropout!r}"
+        )
     if module.training and dropout > 0:
         seed = torch.randint(2**63 - 1, (), device="cpu")
         options |= {"dropout": dropout, "dropout_seed": seed}
+    wanted = _flag(output_attentions, "output_attentions")
     results = attention(
         query,
         key,
         value,
         mask=_joined(torch.logical_and, masks),
         bias=_joined(torch.add, biases),
-        return_weights=bool(output_attentions) or _are_collected(),
+        return_weights=wanted or _are_collected(),
         return_lse=sinks is not None,
         **options,
     )
@@ -326,8 +343,26 @@ def _refuse_unknown(others: dict[str, Any], module: Module) -> None:
             )
 
 
+def _flag(value: bool | None, name: str) -> bool:
+    return value is not None and _tensors.flag(value, name)
+
+
+def _refuse_axes(value: Tensor | None, name: str, n_axes: int) -> None:
+    """Refuse what is no tensor with so many axes."""
+    if value is None:
+        return
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
+    if value.dim() != n_axes:
+        raise ValueError(
+            f"{name}: expected {n_axes} axes, got shape {tuple(value.shape)}"
+        )
+
+
 def _refuse_tensor(query: Tensor) -> None:
     """Refuse tensors that need another implementation."""
+    if not isinstance(query, torch.Tensor):
+        raise TypeError(f"query: expected a torch.Tensor, got {type(query).__name__}")
     if not (query.is_cpu or query.is_meta):
         raise ValueError(
             f"query: expected a CPU tensor, got one on device {str(query.device)!r}, "
@@ -355,7 +390,7 @@ def _pattern(causal: bool, sliding_window: int | None) -> dict[str, Any]:
     """Return attention's options for visibility without a mask."""
     window = None
     if sliding_window is not None:
-        far = sliding_window - 1
+        far = _checks.count(sliding_window, "sliding_window") - 1
         window = (far, None if causal else far)
     return {"causal": causal, "window": window}
 

@@ -206,7 +206,8 @@ def dot_product_attention(
     >>> jax.grad(lambda x: (attend(x) ** 2).sum())(x).shape
     (2, 10, 4, 16)
     """
-    if implementation not in (None, "attnpy"):
+    is_text = isinstance(implementation, str)
+    if implementation is not None and not (is_text and implementation == "attnpy"):
         raise ValueError(
             f"implementation: expected None or 'attnpy', got {implementation!r}; "
             "jax.nn.dot_product_attention has others"
@@ -226,7 +227,11 @@ def dot_product_attention(
         "query_seq_lengths": query_seq_lengths,
         "key_value_seq_lengths": key_value_seq_lengths,
     }
-    arrays = {name: jnp.asarray(x) for name, x in given.items() if x is not None}
+    arrays = {
+        name: _array(x, name)
+        for name, x in given.items()
+        if x is not None or name in EXPECTED
+    }
     _check_places(arrays)
     _check_dtypes(arrays)
     _check_shapes({name: _full_shape(x, name) for name, x in arrays.items()})
@@ -238,6 +243,18 @@ def dot_product_attention(
 # ---- What is given -------------------------------------------------------------------
 
 
+def _array(value: Any, name: str) -> Any:
+    """Return an array of JAX."""
+    try:
+        if value is not None:  # older versions take it for NaN
+            return jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise TypeError(
+            f"{name}: expected an array that JAX takes, got {type(value).__name__}"
+        ) from error
+    raise TypeError(f"{name}: expected an array that JAX takes, got None")
+
+
 def _scale(scale: Any) -> float | None:
     """Return a concrete number, or None."""
     if scale is None:
@@ -247,7 +264,7 @@ def _scale(scale: Any) -> float | None:
             "scale: expected a number, got a tracer; multiply the query by it instead, "
             "with scale=1"
         )
-    number: Any = np.asarray(scale)[()]
+    number: Any = _checks.array(scale, "scale", "a number")[()]
     return _checks.above(number, "scale", -math.inf)
 
 

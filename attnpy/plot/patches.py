@@ -144,9 +144,7 @@ def attention_rollout(weights: ArrayLike) -> NDArray[np.float64]:
     >>> attention_rollout(weights).sum(axis=-1)
     array([1., 1., 1., 1., 1.])
     """
-    numbers = np.asarray(weights)
-    if numbers.dtype.kind not in "biuf":
-        raise TypeError(f"weights: expected real numbers, got dtype {numbers.dtype}")
+    numbers = checked_weights(weights)
     if numbers.ndim not in (4, 5) or numbers.shape[-1] != numbers.shape[-2]:
         raise ValueError(
             "weights: expected (layers, H, L, L) or (layers, B, H, L, L), got "
@@ -154,12 +152,7 @@ def attention_rollout(weights: ArrayLike) -> NDArray[np.float64]:
         )
     if 0 in numbers.shape[:1] + numbers.shape[-3:]:
         raise ValueError(f"weights: expected at least one layer, got {numbers.shape}")
-    wrong = numbers[(numbers < 0) | np.isinf(numbers)]
-    if wrong.size:
-        raise ValueError(
-            f"weights: expected none below 0 or infinite, got {wrong[0]:g}"
-        )
-    means = numbers.mean(axis=-3, dtype=np.float64)  # (layers, ..., L, L)
+    means = numbers.mean(axis=-3)  # (layers, ..., L, L)
     flow: NDArray[np.float64] = np.broadcast_to(
         np.eye(numbers.shape[-1]), means.shape[1:]
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from attnpy import _checks
 from attnpy._labels import checked_labels, checked_numbers, shown_lines
+from attnpy._statistics import Statistics
 from attnpy.plot._canvas import AS_IT_IS, check_title, load
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
     from numpy.typing import ArrayLike, NDArray
-
-    from attnpy._statistics import Statistics
 
     Labels = Iterable[object] | None
 
@@ -247,6 +246,11 @@ def overview(
     ['received', 'entropy (nats)', 'distance (tokens)']
     """
     _checks.one_of(scale, "scale", ("log", "linear"))
+    if not isinstance(found, Statistics):
+        raise TypeError(
+            "found: expected what attnpy.statistics returns, got "
+            f"{type(found).__name__}"
+        )
     quantities = []
     if found.received is not None:
         quantities.append(

@@ -133,9 +133,15 @@ def special_places(
         raise TypeError(
             "special_tokens: expected a sequence of strings, got a single str"
         )
-    given = None
+    given: set[str] | None = None
     if special_tokens is not None:
-        given = set(_checks.items(special_tokens, "special_tokens", "strings"))
+        items = _checks.items(special_tokens, "special_tokens", "strings")
+        for item in items:
+            if not isinstance(item, str):
+                raise TypeError(
+                    f"special_tokens: expected strings, got {type(item).__name__}"
+                )
+        given = set(items)
 
     def is_special(token: str) -> bool:
         return token in given if given is not None else bool(SPECIAL.fullmatch(token))

@@ -273,7 +273,10 @@ def _source(
 
 def _index(value: int, name: str, count: int) -> int:
     """Return a layer's or head's index; negative ones count from the end."""
-    index = int(_checks.integers(value, name))
+    number = _checks.integers(value, name)
+    if number.ndim > 0:
+        raise ValueError(f"{name}: expected an integer, got shape {number.shape}")
+    index = int(number)
     if not -count <= index < count:
         raise ValueError(f"{name}: expected {-count} to {count - 1}, got {index}")
     return index % count

@@ -80,11 +80,17 @@ def check_invariance(
     ...     check_invariance(model, {"input": torch.randn(8, 300)})
     []
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model: expected a torch.nn.Module, got {type(model).__name__}"
+        )
+    inputs = _checks.mapping(inputs, "inputs")
     if model.training:
         raise ValueError(
             "model: expected evaluation mode, which model.eval() sets, got training"
         )
-    counts = [_checks.count(n, "num_threads") for n in num_threads]
+    numbers = _checks.items(num_threads, "num_threads", "integers")
+    counts = [_checks.count(n, "num_threads") for n in numbers]
     rows = [len(x) for x in inputs.values() if isinstance(x, Tensor) and x.dim() > 0]
     if not rows or rows[0] == 0 or not counts:
         raise ValueError("inputs, num_threads: expected tensors with rows, and numbers")

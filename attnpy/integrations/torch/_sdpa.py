@@ -90,6 +90,14 @@ def scaled_dot_product_attention(
     True
     """
     options: dict[str, Any] = {} if scale is None else {"scale": scale}
+    is_causal = _tensors.flag(is_causal, "is_causal")
+    enable_gqa = _tensors.flag(enable_gqa, "enable_gqa")
+    n_axes = getattr(dropout_p, "ndim", 0)
+    if dropout_p is None or isinstance(dropout_p, bool) or n_axes > 0:
+        axes = f" with {n_axes} axes" if n_axes else ""
+        raise TypeError(
+            f"dropout_p: expected a number, got {type(dropout_p).__name__}{axes}"
+        )
     if attn_mask is not None:
         attn_mask, is_causal = known_mask(attn_mask, is_causal)
     if is_causal:

@@ -100,6 +100,13 @@ def elsewhere(tensor: torch.Tensor, name: str) -> ValueError:
     )
 
 
+def flag(value: Any, name: str) -> bool:
+    """Return a boolean, maybe one that is found out while a call is traced."""
+    if not isinstance(value, (bool, np.bool_, torch.SymBool)):
+        raise TypeError(f"{name}: expected a bool, got {type(value).__name__}")
+    return bool(value)
+
+
 def to_array(tensor: torch.Tensor) -> Any:
     """Return a tensor's memory as an array of any strides."""
     # A parameter may have been moved since it was checked, and saved for gradients.
