@@ -23,6 +23,10 @@
 #define LOADS_COLUMNS 0 /* does the vocabulary have v_load_columns? */
 #endif
 
+#ifndef LOADS_BF16_COLUMNS
+#define LOADS_BF16_COLUMNS 0 /* has it v_load_bf16_columns? */
+#endif
+
 #ifndef PANEL_STEPS
 #define PANEL_STEPS                                                                    \
     1 /* of a whole panel between two jumps; if more, there is v_outlive, and

@@ -35,6 +35,9 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
 {
     const ptrdiff_t vector = LANES * storage_bytes(kind);
     ptrdiff_t a_row = m->base.a.row, b_row = m->base.b_row;
+    /* A row's vectors that are converted at a time: 8 and their sums are all that AVX2 has. */
+    const int part =
+        LANES == 8 && kind != AS_OPERANDS && rows == 1 && n_vec == 8 ? 4 : n_vec;
     const operand *a[MAX_POINTERS];
     const char *b = m->base.b;
     v_real sum[PANEL_ROWS * TILE_VECTORS];
@@ -46,14 +49,20 @@ multiply_vectors_of_rows(const few_rows_product *m, const int rows, const int n_
     }
     for (ptrdiff_t t = 0; t < m->base.n_steps; t++) {
         v_operand x[PANEL_ROWS * TILE_VECTORS];
-        UNROLLED for (int v = 0; v < n_vec; v++)
-        {
-            x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
-        }
         if (m->b_ahead != 0) {
             prefetch_operands(b + m->b_ahead, b_row, n_vec, kind, m->b_goal);
         }
-        add_step(sum, a, a_row, x, rows, n_vec, POINTER_ROWS);
+        UNROLLED for (int first = 0; first < n_vec; first += part)
+        {
+            UNROLLED for (int v = first; v < first + part; v++)
+            {
+                x[v] = load_operands(b + v * vector, b + b_row + v * vector, kind);
+            }
+            add_step(sum + first, a, a_row, x + first, rows, part, POINTER_ROWS);
+            if (part < n_vec) {
+                __asm__("" : "+r"(b)); /* or all of a row is converted first */
+            }
+        }
         UNROLLED for (int g = 0; g * POINTER_ROWS < rows; g++)
         {
             a[g]++;

@@ -3,35 +3,9 @@
 #ifndef ATTN_KERNEL_GEMM_LINES_H
 #define ATTN_KERNEL_GEMM_LINES_H
 
+#include "kernel/gemm/columns.h"
 #include "kernel/gemm/product.h"
 #include "kernel/operands/prefetch.h"
-
-/* Not inlined: converting single numbers takes much code, and is rare. */
-static NOINLINE void
-convert_column(operand *lanes, const char *at, ptrdiff_t row, const storage kind)
-{
-    for (int i = 0; i < LANES; i++) {
-        ONE_BY_ONE;
-        lanes[i] = load_operand(at + i * row, kind);
-    }
-}
-
-/* The operand at an address of each of LANES lines. */
-static INLINE v_operand
-load_column(const char *at, ptrdiff_t row, const storage kind)
-{
-    operand lanes[LANES];
-
-    if (kind == AS_OPERANDS) {
-        UNROLLED for (int i = 0; i < LANES; i++)
-        {
-            lanes[i] = load_operand(at + i * row, kind);
-        }
-    } else {
-        convert_column(lanes, at, row, kind);
-    }
-    return v_load_operands(lanes);
-}
 
 /* sum[r][lane] += a[r][t] * line[lane][t] for the n operands t that transposed vectors x hold. */
 static INLINE void
@@ -47,31 +21,6 @@ add_products(v_real *sum, const v_operand *x, const int n, const int rows,
     }
 }
 
-/* x[t] = operand t of each of LANES lines, from an address on. */
-static INLINE void
-load_columns(v_operand x[LANES], const char *at, ptrdiff_t row, const storage kind)
-{
-#if LOADS_COLUMNS && TERMS == 1
-    if (LANES == 8 && kind == AS_OPERANDS) {
-        const char *second = at + 4 * row;
-        const real *lines[LANES];
-        __asm__("" : "+r"(at), "+r"(second)); /* or each line has an address */
-        UNROLLED for (int i = 0; i < 4; i++)
-        {
-            lines[i] = (const real *)(const void *)(at + i * row);
-            lines[i + 4] = (const real *)(const void *)(second + i * row);
-        }
-        v_load_columns(x, lines);
-        return;
-    }
-#endif
-    UNROLLED for (int i = 0; i < LANES; i++)
-    {
-        x[i] = load_operands(at + i * row, NULL, kind);
-    }
-    v_transpose_operands(x);
-}
-
 /* Adds the products of LANES steps of n_vec vectors of lines, which are transposed in registers. */
 static INLINE void
 add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_vec,
@@ -82,6 +31,9 @@ add_columns(v_real *sum, const char *at, ptrdiff_t row, const int rows, int n_ve
     UNROLLED for (int v = 0; v < n_vec; v++)
     {
         load_columns(x, at + v * LANES * row, row, kind);
+        if (LANES == 8 && REAL_BITS == 32 && n_vec > 1) {
+            __asm__("" : "+r"(a)); /* or factors of both vectors stay in registers */
+        }
         add_products(sum + v * rows, x, LANES, rows, a, a_row);
     }
 }
@@ -181,19 +133,35 @@ multiply_lines_by_origin(const lines_product *m, const int rows, const storage k
     }
 }
 
+/* How many vectors of lines so many rows take at a time: two if sums wait for one another. Of single
+ * numbers two would gain nothing. Two rows of halves wait with AVX2, whose floats are faster. */
+static INLINE int
+most_line_vectors(ptrdiff_t rows, const storage kind)
+{
+    bool halves = LANES == 8 && kind != AS_OPERANDS;
+
+    return LANES > 1 && (rows == 1 || (rows == 2 && halves)) ? 2 : 1;
+}
+
 static INLINE void
 multiply_lines_as(const lines_product *m, int n_vec, const storage kind,
                   const line_origin origin)
 {
     switch (m->base.n_rows) {
     case 1:
-        if (LANES > 1 && n_vec == 2) { /* of single numbers two would gain nothing */
+        if (n_vec == 2 && most_line_vectors(1, kind) == 2) {
             multiply_lines_of_rows(m, 1, 2, kind, origin);
         } else {
             multiply_lines_of_rows(m, 1, 1, kind, origin);
         }
         break;
-    case 2: multiply_lines_by_origin(m, 2, kind, origin); break;
+    case 2:
+        if (n_vec == 2 && most_line_vectors(2, kind) == 2) {
+            multiply_lines_of_rows(m, 2, 2, kind, origin);
+        } else {
+            multiply_lines_by_origin(m, 2, kind, origin);
+        }
+        break;
     case 4: multiply_lines_by_origin(m, 4, kind, origin); break;
     default: multiply_lines_of_rows(m, 8, 1, kind, origin); break;
     }
@@ -225,8 +193,8 @@ multiply_lines_of_weights(const lines_product *m, int n_vec)
     multiply_lines_as(m, n_vec, AS_OPERANDS, OF_WEIGHTS);
 }
 
-/* The product for 1, 2, 4 or 8 rows with a vector of lines; for one row with two, so that two chains
- * of sums alternate. Doubles have a copy for each origin: asking would take a tenth of their time. */
+/* The product for 1, 2, 4 or 8 rows with as many vectors of lines as most_line_vectors says, or with
+ * one. Doubles have a copy for each origin: asking would take a tenth of their time. */
 static INLINE void
 multiply_key_lines(const lines_product *m, int n_vec, storage kind)
 {

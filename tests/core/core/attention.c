@@ -778,6 +778,34 @@ test_avx2_converts_keys_once_for_a_head(void)
     }
 }
 
+/* In row form each square of keys is read once, whatever the number of heads that share them. */
+void
+test_avx2_transposes_bfloat16_in_pairs(void)
+{
+    const attn_tier *tier = attn_tier_named("avx2");
+
+    for (int i = 0; tier != NULL && i < N_FLOATING * 4; i++) {
+        attn_dtype dtype = (attn_dtype)(i / 4);
+        const spec s = {.name = "decoding",
+                        .dtype = dtype,
+                        .n_kv_heads = 2,
+                        .group = 1 << i % 4,
+                        .n_queries = 1,
+                        .n_keys = 2 * ATTN_BLOCK + 24,
+                        .head_dim = 80,
+                        .value_dim = 64};
+        long squares = dtype == ATTN_BF16 ? s.n_kv_heads * s.n_keys * 80 / 64 : 0;
+        problem made;
+        make_problem(&s, &made);
+        attn_take_count(ATTN_PATH_BF16_COLUMNS);
+        run_problem(&made, tier, 1);
+        long count = attn_take_count(ATTN_PATH_BF16_COLUMNS);
+        free_problem(&made);
+        expect(count == squares, "%s, %td heads: %ld squares", dtype_name(dtype),
+               s.group, count);
+    }
+}
+
 /* Shapes, threads, and the rows of a task that these are to have. */
 static const struct {
     ptrdiff_t n_heads, group, n_queries, n_keys, dim;

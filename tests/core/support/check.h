@@ -43,6 +43,7 @@ void test_rows_of_tasks_change_no_bit(void);
 void test_rows_of_tasks_suit_the_threads(void);
 void test_avx2_multiplies_steps_in_groups(void);
 void test_avx2_converts_keys_once_for_a_head(void);
+void test_avx2_transposes_bfloat16_in_pairs(void);
 void test_few_rows_have_the_bits_they_have_alone(void);
 
 /* core/backward.c */
@@ -133,6 +134,7 @@ void test_rows_are_converted_as_elements_are(void);
 /* vec/vocabulary.c */
 void test_vocabulary_is_the_scalar_one(void);
 void test_vectors_are_transposed(void);
+void test_columns_of_bfloat16_are_transposed(void);
 void test_masks_are_bits(void);
 
 /* vec/pairs.c */

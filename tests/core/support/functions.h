@@ -32,7 +32,8 @@ typedef struct {
     void (*reduce_max)(const void *x, void *to);
     void (*reduce_add)(const void *x, void *to); /* 32 bits only */
     void (*transpose)(void *square);
-    void (*load_columns)(void *square); /* the same; or NULL */
+    void (*load_columns)(void *square); /* the same; or NULL, as the next: */
+    void (*load_bf16_columns)(const uint16_t *square, void *to);
 
     void (*load_f16)(const uint16_t *from, void *to, ptrdiff_t n);
     void (*load_bf16)(const uint16_t *from, void *to, ptrdiff_t n);

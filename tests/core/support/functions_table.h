@@ -207,6 +207,19 @@ load_columns(void *square)
 }
 #endif
 
+#if LOADS_BF16_COLUMNS
+static void
+load_bf16_columns(const uint16_t *square, void *to)
+{
+    v_real a[LANES];
+
+    v_load_bf16_columns(a, (const char *)square, LANES * sizeof *square);
+    for (int i = 0; i < LANES; i++) {
+        v_store((real *)to + (ptrdiff_t)i * LANES, a[i]);
+    }
+}
+#endif
+
 static void
 load_f16_array(const uint16_t *from, void *to, ptrdiff_t n)
 {
@@ -282,6 +295,9 @@ const functions FUNCTIONS = {
     .transpose = transpose,
 #if LOADS_COLUMNS
     .load_columns = load_columns,
+#endif
+#if LOADS_BF16_COLUMNS
+    .load_bf16_columns = load_bf16_columns,
 #endif
     .load_f16 = load_f16_array,
     .load_bf16 = load_bf16_array,

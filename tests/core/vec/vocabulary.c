@@ -1,4 +1,5 @@
 /* Each tier's vocabulary against the scalar one's, which is the definition. */
+#include "core/tiers.h"
 #include "support/check.h"
 #include "support/functions.h"
 
@@ -198,6 +199,34 @@ test_vectors_are_transposed(void)
             }
         }
     }
+}
+
+/* All numbers, a square of them at a time. */
+void
+test_columns_of_bfloat16_are_transposed(void)
+{
+    static uint16_t square[PIECE];
+    static reals got;
+    const functions *f;
+    int n_tested = 0;
+
+    for (int t = 0; (f = functions_at(32, t)) != NULL; t++) {
+        int n = f->lanes, n_wrong = 0;
+        for (int first = 0; f->load_bf16_columns != NULL && first < 0x10000;
+             first += n * n) {
+            for (int i = 0; i < n * n; i++) {
+                square[i] = (uint16_t)(first + i);
+            }
+            f->load_bf16_columns(square, &got);
+            for (int i = 0; i < n * n; i++) {
+                uint32_t want = (uint32_t)square[i % n * n + i / n] << 16;
+                n_wrong += got.u32[i] != want;
+            }
+            n_tested++;
+        }
+        expect(n_wrong == 0, "v_load_bf16_columns of %s", f->tier);
+    }
+    expect(n_tested > 0 || attn_tier_named("avx2") == NULL, "no tier has it");
 }
 
 /* Lane i is the reals' element i. */

@@ -14,12 +14,12 @@ meet_in_sets(ptrdiff_t row_stride)
     return LANES == 8 && REAL_BITS == 32 && row_stride % 2048 == 0;
 }
 
-/* How many vectors of keys are taken at a time, of those that hold the next n. Where a vector
- * is a single number two would be code that gains nothing; bursts are better short. */
+/* How many vectors of keys are taken at a time, of those that hold the next n. Bursts are better
+ * short. */
 static int
-vectors_at_once(const work *w, ptrdiff_t n, bool in_bursts)
+vectors_at_once(const work *w, ptrdiff_t n, storage kind, bool in_bursts)
 {
-    bool two = LANES > 1 && w->rows.task->n_rows == 1 && n > LANES;
+    bool two = most_line_vectors(w->rows.task->n_rows, kind) == 2 && n > LANES;
 
     return two && !in_bursts && !meet_in_sets(w->rows.p->key.row_stride) ? 2 : 1;
 }
@@ -68,7 +68,7 @@ score_group(work *w, const block *b, ptrdiff_t k)
         kind = AS_OPERANDS;
     }
     for (ptrdiff_t lane = 0, taken; lane < n; lane += taken) {
-        int n_vec = vectors_at_once(w, n - lane, in_bursts);
+        int n_vec = vectors_at_once(w, n - lane, kind, in_bursts);
         if (in_bursts) {
             m.touch = next_burst(w, first + lane);
             if (first + lane == w->scored_from) {
