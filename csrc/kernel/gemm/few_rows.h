@@ -12,6 +12,7 @@ typedef struct {
     bool resume;
     ptrdiff_t
         b_ahead; /* rows of B are prefetched so many bytes before they are read, */
+    ptrdiff_t b_ahead_again; /* and as many where more rows of A read them again, */
     prefetch_goal b_goal;
 } few_rows_product;
 
@@ -106,29 +107,46 @@ multiply_n_rows(few_rows_product m, const int rows, ptrdiff_t n_vec, const stora
     multiply_vectors_at_once(&m, rows, 1, n_vec, kind);
 }
 
-/* The product for 1, 2, 4 or 8 rows and any number of vectors, with B as it lies in memory. */
+/* Rows that are multiplied at a time: half of 8 where these would have sums of one vector only. */
+enum {
+    ROWS_AT_ONCE = PANEL_ROWS * TILE_VECTORS / ATTN_FEW_ROWS > 1 ? ATTN_FEW_ROWS
+                                                                 : ATTN_FEW_ROWS / 2
+};
+
+/* The product for 1, 2, 4 or ROWS_AT_ONCE rows and any number of vectors, with B as it lies in
+ * memory. */
 static INLINE void
 multiply_few_rows_as(few_rows_product m, ptrdiff_t n_vec, const storage kind)
 {
-    switch (m.base.n_rows) {
-    case 1: multiply_n_rows(m, 1, n_vec, kind); break;
-    case 2: multiply_n_rows(m, 2, n_vec, kind); break;
-    case 4: multiply_n_rows(m, 4, n_vec, kind); break;
-    default: multiply_n_rows(m, 8, n_vec, kind); break;
+    if (m.base.n_rows == 1) {
+        multiply_n_rows(m, 1, n_vec, kind);
+    } else if (m.base.n_rows == 2) {
+        multiply_n_rows(m, 2, n_vec, kind);
+    } else if (m.base.n_rows < ROWS_AT_ONCE || ROWS_AT_ONCE == 4) {
+        multiply_n_rows(m, 4, n_vec, kind);
+    } else {
+        multiply_n_rows(m, 8, n_vec, kind);
     }
 }
 
+/* The product for up to ATTN_FEW_ROWS rows. A and C have as many as row_form_rows() says. */
 static ALIGNED NOINLINE void
 multiply_few_rows(few_rows_product m, ptrdiff_t n_vec, storage kind)
 {
-    switch (kind) {
+    for (ptrdiff_t left = m.base.n_rows; left > 0; left -= ROWS_AT_ONCE) {
+        m.base.n_rows = row_form_rows(least(left, ROWS_AT_ONCE));
+        switch (kind) {
 #if REAL_BITS == 32 && TERMS == 1
-    case AS_F16: multiply_few_rows_as(m, n_vec, AS_F16); break;
-    case AS_BF16: multiply_few_rows_as(m, n_vec, AS_BF16); break;
+        case AS_F16: multiply_few_rows_as(m, n_vec, AS_F16); break;
+        case AS_BF16: multiply_few_rows_as(m, n_vec, AS_BF16); break;
 #elif TERMS > 1
-    case AS_TWO_ROWS: multiply_few_rows_as(m, n_vec, AS_TWO_ROWS); break;
+        case AS_TWO_ROWS: multiply_few_rows_as(m, n_vec, AS_TWO_ROWS); break;
 #endif
-    case AS_OPERANDS: multiply_few_rows_as(m, n_vec, AS_OPERANDS); break;
+        case AS_OPERANDS: multiply_few_rows_as(m, n_vec, AS_OPERANDS); break;
+        }
+        m.base.c += ROWS_AT_ONCE * m.base.c_row;
+        m.base.a.at += ROWS_AT_ONCE * m.base.a.row;
+        m.b_ahead = m.b_ahead_again;
     }
 }
 

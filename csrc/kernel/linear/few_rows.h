@@ -23,7 +23,7 @@ add_weight_group(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t k)
                                    .a = {w->input + k / TERMS, STEPS},
                                    .b = weight_at(w, first),
                                    .b_row = weight->row_stride,
-                                   .n_rows = row_form_rows(w->task->n_rows),
+                                   .n_rows = w->task->n_rows,
                                    .n_steps = (n + TERMS - 1) / TERMS},
                           .b_ahead = alone ? 0 : ROW_GROUP * weight->row_stride,
                           .b_goal = TO_SECOND,

@@ -11,7 +11,8 @@ static bool
 takes_columns_apart(const few_rows_product *m, ptrdiff_t width)
 {
     return width / LANES >
-           least(PANEL_ROWS * TILE_VECTORS / m->base.n_rows, MOST_VECTORS);
+           least(PANEL_ROWS * TILE_VECTORS / row_form_rows(m->base.n_rows),
+                 MOST_VECTORS);
 }
 
 /* Adds the weighted values of n keys from key k of the block on to its sums. */
@@ -29,11 +30,12 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
                  .a = {(const operand *)w->scores + k / TERMS, ATTN_BLOCK},
                  .b = run.at,
                  .b_row = run.array->row_stride,
-                 .n_rows = row_form_rows(w->rows.task->n_rows),
+                 .n_rows = w->rows.task->n_rows,
                  .n_steps = n_steps},
         .resume = true,
         .b_ahead = next == NULL ? 0 : bytes_between(run.at, next),
         .b_goal = goal_of(w)};
+    m.b_ahead_again = m.b_ahead; /* spread over all products, or they wait for memory */
     matrix values = {NULL, 0};
 
     if (b->coverage != ATTN_SEE_ALL || width != value_dim || n % TERMS != 0 ||
@@ -41,7 +43,7 @@ add_weighted_values(work *w, const block *b, ptrdiff_t k, ptrdiff_t n)
         values = fetch_values(w, &run, 0, value_dim, width);
         m.base.b = (const char *)values.at;
         m.base.b_row = values.row * (ptrdiff_t)sizeof(operand);
-        m.b_ahead = 0;
+        m.b_ahead = m.b_ahead_again = 0;
         kind = AS_OPERANDS;
     } else if (takes_columns_apart(&m, width) &&
                reads_bursts(w, run.array, value_dim)) {
