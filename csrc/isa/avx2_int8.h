@@ -22,6 +22,8 @@
 
 #include "vec/avx2_int8.h"
 
+#include "vec/avx2_crossed.h"
+
 #include "vec/avx2_shorts.h"
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef ATTN_KERNEL_INTEGER_DOTS_H
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
-#include "kernel/integer/tile.h"
+#include "kernel/integer/crossed.h"
 
 enum {
     FLOAT_LINES = FLOAT_ROWS * DIGITS,
@@ -31,6 +31,8 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
     code *ready = (code *)m->ready + first;
     const v_table table = table_of(m, form);
     const bool takes_long = n_digits > 1 || m->scale.coarse != NULL;
+    /* Begins of rows with codes of 8 bits are those of crossed products then. */
+    const bool begins_at_0 = HAS_CROSSED && form == READY && n_digits == 1 && !pairs;
     const term *x = m->terms + r * n_digits * m->row;
     const int32_t *begins = m->begins + r * n_digits * m->n_parts;
     v_real sums[MOST_TILE_ROWS][PANEL_VECTORS];
@@ -42,7 +44,7 @@ add_dots(const integer_product *m, const int n_rows, const int n_digits,
         {
             UNROLLED for (int j = 0; j < n_vec; j++)
             {
-                dots[i][j] = v_begin_dots(begins[i * m->n_parts + p]);
+                dots[i][j] = v_begin_dots(begins_at_0 ? 0 : begins[i * m->n_parts + p]);
             }
         }
         for (ptrdiff_t k = left < m->part ? left : m->part; k > 0;
@@ -145,7 +147,10 @@ add_tiles_of_integers(const integer_product *m, const int n_rows, const int n_di
 
     for (ptrdiff_t k = 0; k < PANEL; k += columns) {
         for (end = r; n - end >= n_rows; end += n_rows) {
-            if (HAS_ROUNDED_TILES && form == READY && n_digits == 1) {
+            if (HAS_CROSSED && form == READY && n_digits == 1 && !pairs &&
+                m->own != NULL) {
+                add_crossed_tile(m, end, k);
+            } else if (HAS_ROUNDED_TILES && form == READY && n_digits == 1) {
                 add_rounded_tile(m, n_rows, n_vec, end, k, pairs);
             } else {
                 add_tile_of_integers(m, n_rows, n_digits, n_vec, end, k, columns, form,

@@ -97,6 +97,7 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
     code_form form = form_of(q);
     integer_product m = {.codes = q->codes + at * q->bits / 8,
                          .ready = w->ready,
+                         .own = are_crossed(q, n) ? w->own : NULL,
                          .bits = q->bits,
                          .zero = q->zero,
                          .values = q->values,

@@ -20,6 +20,7 @@ typedef struct {
     int n_digits;                     /* of which a row has so many */
     const float *scales, *minimum_by; /* of the first row */
     const int32_t *begins;
+    int32_t *own; /* (parts, PANEL): for the columns of crossed products; or NULL */
     ptrdiff_t n_parts; /* from row to row, or line to line, of these */
     float *output;     /* (rows, OUTPUT_ROW), from the panel on */
     bool is_first;     /* of a panel's chunks: sums begin */

@@ -106,9 +106,25 @@ round_numbers(term *to, const float *x, ptrdiff_t n, float *scale)
     return 0;
 }
 
+#if HAS_CROSSED
+/* What a part's crossed products begin with, of n terms and what fills them up. */
+static int32_t
+begin_of_crossed(const term *x, ptrdiff_t n)
+{
+    return -v_own_of_terms(x, (n + NUMBERS - 1) / NUMBERS * NUMBERS);
+}
+#else
+static int32_t
+begin_of_crossed(const term *x, ptrdiff_t n)
+{
+    (void)x, (void)n;
+    return 0;
+}
+#endif
+
 /* Rounds row r, part by part. No part's scale waits for another part's numbers. */
 static void
-round_row(integer_work *w, ptrdiff_t r, const float *x)
+round_row(integer_work *w, ptrdiff_t r, const float *x, bool crossed)
 {
     float *scales = w->scales + r * w->n_parts;
     int32_t offset = offset_of(w->q);
@@ -117,10 +133,11 @@ round_row(integer_work *w, ptrdiff_t r, const float *x)
         scales[p] = largest_of(x + p * w->part, rows_of_parts(w, p, 1)) / 127;
     }
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
-        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p;
-        int32_t total = round_numbers(w->terms + r * w->row + at, x + at,
-                                      rows_of_parts(w, p, 1), &scales[p]);
-        w->begins[sum] = -offset * total;
+        ptrdiff_t at = p * w->part, sum = r * w->n_parts + p,
+                  n = rows_of_parts(w, p, 1);
+        term *to = w->terms + r * w->row + at;
+        int32_t total = round_numbers(to, x + at, n, &scales[p]);
+        w->begins[sum] = crossed ? begin_of_crossed(to, n) : -offset * total;
         if (w->q->minimum.fine != NULL) {
             w->minimum_by[sum] = scales[p] * (float)total;
         }
@@ -187,7 +204,7 @@ load_integer_rows(integer_work *w, const attn_linear_kernel *floats, ptrdiff_t f
     for (ptrdiff_t r = 0; r < n; r++) {
         const float *x = load_integer_row(w, floats, first + r, w->reals);
         if (w->q->rounds_rows) {
-            round_row(w, r, x);
+            round_row(w, r, x, are_crossed(w->q, n));
         } else {
             split_row(w, r, x);
         }

@@ -30,6 +30,13 @@ enum { HAS_UNIT = true, BEYOND = UNIT_STEP, WHOLE_ROWS = UNIT_ROWS };
 enum { HAS_UNIT = false, BEYOND = 0, WHOLE_ROWS = 1 };
 #endif
 
+/* Can two products be one, in crossed.h? */
+#if !defined(HAS_CROSSED)
+#define HAS_CROSSED 0
+#endif
+
+enum { CROSSED_FROM = 16 }; /* rows; so many are worth what columns have of their own */
+
 enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */
 
 /* Terms of a number of x that is not rounded to 8 bits, each in a line of its own. The first is its

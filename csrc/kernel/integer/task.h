@@ -24,6 +24,7 @@ typedef struct {
     int32_t *begins;     /* (rows, n_digits, n_parts): what their products begin with */
     float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
     float *factors;      /* (2, n_converted, PANEL): scales and minimums */
+    int32_t *own;  /* (chunk, PANEL): what crossed products of columns begin with */
     void *ready;   /* a chunk of a panel; NULL where codes are ready as they lie */
     float *output; /* (rows, OUTPUT_ROW) */
     float *staged; /* (OUTPUT_COLUMNS), for the bias */
@@ -55,6 +56,14 @@ form_of(const attn_quantized *q)
            : q->bits == 5      ? CODES_5
            : q->values != NULL ? CODES_OF_VALUES
                                : CODES_4;
+}
+
+/* Are products of n rounded rows crossed? Those of many are, but not with narrow codes. */
+static bool
+are_crossed(const attn_quantized *q, ptrdiff_t n)
+{
+    return HAS_CROSSED && q->rounds_rows && n >= CROSSED_FROM &&
+           (q->bits == 8 || q->values != NULL);
 }
 
 /* What is added to codes, or values, as products take them. */
@@ -114,10 +123,13 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->n_converted = w->n_converted > w->chunk ? w->n_converted : w->chunk;
     w->factors = arena_reals(&a, 2 * w->n_converted * PANEL);
     w->ready = NULL;
+    w->own = NULL;
     if (w->most_rows >= SHARED_FROM && !is_always_ready(q)) {
         ptrdiff_t n_rows = w->chunk * w->part;
         n_rows = n_rows < w->n_code_rows ? n_rows : w->n_code_rows;
         w->ready = arena_take(&a, (size_t)((n_rows + BEYOND) * PANEL) * sizeof(code));
+        w->own =
+            arena_take(&a, (size_t)(HAS_CROSSED * w->chunk * PANEL) * sizeof *w->own);
     }
     w->output = arena_reals(&a, w->most_rows * OUTPUT_ROW);
     w->staged = arena_reals(&a, OUTPUT_COLUMNS);

@@ -195,6 +195,16 @@ add_parts_of_tile(const integer_product *m, tile_parts t, const int n_rows,
     }
 }
 
+/* Sums of the output begin at 0. */
+static INLINE void
+begin_tile(const integer_product *m, const tile_parts *t, const int n_rows,
+           const int n_vec)
+{
+    for (int i = 0; m->is_first && i < n_rows; i++) {
+        memset(t->output + i * OUTPUT_ROW, 0, (size_t)(n_vec * LANES) * sizeof(float));
+    }
+}
+
 /* n_rows of x from row r on, and n_vec vectors of columns from `column` on. `pairs`: codes are
  * narrow. */
 static INLINE void
@@ -205,9 +215,7 @@ add_rounded_tile(const integer_product *m, const int n_rows, const int n_vec,
     v_real sums[INT8_ROWS][PANEL_VECTORS];
 
     attn_count_path(ATTN_PATH_ROUNDED_TILES);
-    for (int i = 0; m->is_first && i < n_rows; i++) {
-        memset(t.output + i * OUTPUT_ROW, 0, (size_t)(n_vec * LANES) * sizeof(float));
-    }
+    begin_tile(m, &t, n_rows, n_vec);
     if (pairs && m->bits == 4) {
         attn_count_path(ATTN_PATH_ROUNDED_TILE_SHORTS);
         add_parts_of_tile(m, t, n_rows, n_vec, true, true);

@@ -428,7 +428,8 @@ test_short_vectors_give_products_of_integers_the_same_bits(void)
 }
 
 /* Bits are the same row by row. Four rounded rows or more take tiles that fill the registers, with
- * sums of 16 bits for codes of 4; no others do. */
+ * sums of 16 bits for codes of 4; no others do. Those of 16 rows or more are crossed, unless codes
+ * are narrow. */
 void
 test_avx2_multiplies_rounded_rows_in_tiles(void)
 {
@@ -436,16 +437,21 @@ test_avx2_multiplies_rounded_rows_in_tiles(void)
 
     for (int n = 0; tier != NULL && n < N_PROBLEMS; n++) {
         const product_spec *s = &products[n / N_WAYS];
-        bool tiles =
-            ways[n % N_WAYS].rounds_rows && s->n_batch * s->n_rows >= 4 && s->n_in > 0;
+        const ptrdiff_t n_rows = s->n_batch * s->n_rows;
+        bool tiles = ways[n % N_WAYS].rounds_rows && n_rows >= 4 && s->n_in > 0;
+        bool crossed = tiles && n_rows >= 16 && (s->bits == 8 || s->zero < 0);
         attn_take_count(ATTN_PATH_ROUNDED_TILES);
         attn_take_count(ATTN_PATH_ROUNDED_TILE_SHORTS);
+        attn_take_count(ATTN_PATH_CROSSED_TILES);
         run_one(n, tier, 1);
         long count = attn_take_count(ATTN_PATH_ROUNDED_TILES);
         long n_shorts = attn_take_count(ATTN_PATH_ROUNDED_TILE_SHORTS);
         expect((count > 0) == tiles, "%s: %ld tiles", s->name, count);
         expect(n_shorts == (s->bits == 4 && s->zero >= 0 ? count : 0),
                "%s: %ld tiles of %ld with sums of 16 bits", s->name, n_shorts, count);
+        long n_crossed = attn_take_count(ATTN_PATH_CROSSED_TILES);
+        expect((n_crossed > 0) == crossed, "%s: %ld tiles of %ld are crossed", s->name,
+               n_crossed, count);
     }
 }
 
