@@ -223,7 +223,9 @@ def test_a_watch_looks_at_as_many_cores_as_are_measured(n_threads):
         pytest.skip("no C compiler")
     watch = quiet.watch_of(n_threads)
     assert len(watch.arrays) == n_threads
-    assert ((watch.rates() > 0) & (watch.rates() < 1e13)).all()
+    looks = np.array([watch.rates() for _ in range(20)])  # 0 of a thread that came late
+    assert (looks < 1e13).all()
+    assert (looks.max(axis=0) > 0).all()
     assert (watch.best > 1e9).all()
 
 
