@@ -794,7 +794,7 @@ test_avx2_transposes_bfloat16_in_pairs(void)
                         .n_keys = 2 * ATTN_BLOCK + 24,
                         .head_dim = 80,
                         .value_dim = 64};
-        long squares = dtype == ATTN_BF16 ? s.n_kv_heads * s.n_keys * 80 / 64 : 0;
+        ptrdiff_t squares = dtype == ATTN_BF16 ? s.n_kv_heads * s.n_keys * 80 / 64 : 0;
         problem made;
         make_problem(&s, &made);
         attn_take_count(ATTN_PATH_BF16_COLUMNS);
