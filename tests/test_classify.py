@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import families, rerankers, sentences
+from support import encoder_decoders, families, rerankers, sentences
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.sentences import LONG, TEXTS, write_scorer
@@ -75,6 +75,27 @@ def test_texts_have_the_same_bits_in_any_company(tmp_path):
     assert classifier.predict([]) == []
     for twin in (pickle.loads(pickle.dumps(classifier)), copy.deepcopy(classifier)):
         assert_same_bits(twin.scores(ALL), scores)
+
+
+@pytest.mark.quick
+def test_texts_are_scored_by_bart(tmp_path):
+    tensors, config = sentences.write_bart(tmp_path)
+    classifier = read(tmp_path)
+    codes = [classifier.tokenizer.encode(text).ids for text in ALL]
+    expected = [encoder_decoders.text_scores(tensors, config, ids) for ids in codes]
+    scores = classifier.scores(ALL)
+    np.testing.assert_allclose(scores, softmax(np.array(expected)), rtol=1e-10)
+    assert classifier.max_length == 16
+    for text, row in zip(ALL, scores, strict=True):
+        assert_same_bits(classifier.scores(text), row)
+    (tmp_path / "b").mkdir()
+    classifier.save_pretrained(tmp_path / "b")
+    again = TextClassifier.from_pretrained(tmp_path / "b", dtype=np.float64)
+    assert repr(again) == repr(classifier)
+    assert_same_bits(again.scores(ALL), scores)
+    sentences.write_bart(tmp_path, eos_token_id=29)
+    with pytest.raises(ValueError, match="tokenizer: expected one that ends texts"):
+        read(tmp_path).scores(ALL)
 
 
 @pytest.mark.quick

@@ -146,6 +146,106 @@ def test_weights_and_states_are_those_of_both_sides():
         model(SOURCE, TARGET, caches=[])
 
 
+# ---- Scores of texts -----------------------------------------------------------------
+
+
+def scorer(n_labels=3, dtype=np.float64, **changes):
+    """A BART with a head that scores texts, its weights and its configuration."""
+    config = {**oracle.BART, "num_labels": n_labels, **changes}
+    tensors = oracle.classifier(config, n_labels)
+    model = EncoderDecoder.from_config(config, classifier=True, dtype=dtype)
+    checkpoints.load(model, tensors, "bart")
+    return model, tensors, config
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("n_labels", "changes"),
+    [(3, {}), (1, {"eos_token_id": 4}), (2, {"decoder_start_token_id": 7})],
+)
+def test_scores_of_texts_are_those_of_the_formulas(n_labels, changes):
+    model, tensors, config = scorer(n_labels, **changes)
+    assert model.num_labels == n_labels
+    assert model.scored_token == config["eos_token_id"]
+    end = config["eos_token_id"]
+    for ids in ([0, 9, end], [end], [0, end, 5, 5, end, end], [0, end, 8, 3]):
+        expected = oracle.text_scores(tensors, config, ids)
+        np.testing.assert_allclose(model.classify(ids), expected, rtol=1e-11)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_scores_of_a_text_have_the_same_bits_in_any_company(dtype):
+    model = scorer(dtype=dtype)[0]
+    model.pack()
+    ids = np.array([[0, 9, 2, 2, 2, 2], [0, 2, 5, 5, 8, 2], [0, 2, 7, 2, 8, 8]])
+    lengths = [3, 6, 4]
+    scores = model.classify(ids, lengths=lengths)
+    assert scores.shape == (3, 3)
+    assert scores.dtype == np.float32
+    for row, text, n in zip(scores, ids, lengths, strict=True):
+        assert_same_bits(model.classify(text[:n], num_threads=1), row)
+        assert_same_bits(model.classify(text, lengths=n), row)
+    twin = pickle.loads(pickle.dumps(model))
+    assert_same_bits(twin.classify(ids, lengths=lengths), scores)
+    assert model.classify(np.zeros((0, 3), int)).shape == (0, 3)
+    assert "num_labels=3" in repr(model)
+
+
+def test_texts_and_options_of_a_classifier_are_judged():
+    model = scorer()[0]
+    for ids, lengths in (([0, 5], None), ([[0, 5, 2]], [2]), ([], None), ([2], 0)):
+        with refused(ValueError, "source_ids"):
+            model.classify(np.array(ids, int), lengths=lengths)
+    with refused(ValueError, "source_ids"):
+        model.classify([0, 30, 2])
+    with refused(ValueError, "lengths"):
+        model.classify([0, 2], lengths=3)
+    with refused(ValueError, "classifier"):
+        made("bart")[0].classify([0, 2])
+    for kind in ("t5", "mbart", "marian"):
+        config = oracle.ENCODER_DECODERS[kind]
+        with refused(ValueError, "classifier"):
+            EncoderDecoder.from_config(config, classifier=True)
+    for wrong in ([2, 3], None, -1):
+        config = {**oracle.BART, "eos_token_id": wrong}
+        with pytest.raises(ValueError, match="expected eos_token_id to be an integer"):
+            EncoderDecoder.from_config(config, classifier=True)
+        EncoderDecoder.from_config(config)
+    unsaid = EncoderDecoder.from_config(oracle.BART, classifier=True)
+    assert unsaid.num_labels == 3  # as their configuration has it
+    sizes = {"vocab_size": 30, "num_labels": 2}
+    for name, options in {
+        "start": {"scored_token": 2},
+        "scored_token": {"start": 2},
+        "num_labels": {"start": 2, "scored_token": 2, "num_labels": 0},
+    }.items():
+        with refused(ValueError, name):
+            EncoderDecoder(1, 8, 2, 8, **{**sizes, **options})
+    with refused(ValueError, "scored_token"):
+        EncoderDecoder(1, 8, 2, 8, vocab_size=30, scored_token=30)
+
+
+def test_a_classifier_is_saved_and_quantised(tmp_path):
+    model = scorer()[0]
+    ids = [0, 9, 4, 2, 2, 8, 2]
+    expected = model.classify(ids)
+    model.save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    assert said["architectures"] == ["BartForSequenceClassification"]
+    again = EncoderDecoder.from_pretrained(tmp_path, classifier=True, dtype="auto")
+    assert_same_bits(again.classify(ids), expected)
+    with pytest.raises(ValueError, match=r"without unless classifier=True, got class"):
+        EncoderDecoder.from_pretrained(tmp_path)
+    below = EncoderDecoder.from_pretrained(tmp_path, ignore_head=True, dtype="auto")
+    assert_same_bits(below.encode(ids), model.encode(ids))
+    small = EncoderDecoder.from_pretrained(tmp_path, classifier=True, weights="int8")
+    np.testing.assert_allclose(small.classify(ids), expected, atol=0.2)
+    model.start = 5
+    with refused(ValueError, "model"):
+        model.save_pretrained(tmp_path / "other")
+
+
 # ---- Texts ---------------------------------------------------------------------------
 
 

@@ -99,6 +99,46 @@ def test_folders_are_read_and_written_with_their_scores(tmp_path, kind, changes)
     np.testing.assert_allclose(scores, expected, atol=bound, rtol=bound)
 
 
+@pytest.mark.parametrize("n_labels", [1, 3])
+def test_scores_of_texts_are_those_of_bart(tmp_path, n_labels):
+    config = {**oracle.BART, "pad_token_id": 1, "num_labels": n_labels}
+    config |= {"max_position_embeddings": 40}
+    torch.manual_seed(0)
+    made = transformers.AutoConfig.for_model(**config)
+    kind = transformers.AutoModelForSequenceClassification
+    model = kind.from_config(made).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path / "a")
+    ours = EncoderDecoder.from_pretrained(
+        tmp_path / "a", classifier=True, dtype="auto", packed=False
+    )
+    ids, mask = np.full((3, 9), 1), np.zeros((3, 9), int)
+    rng = np.random.default_rng(0)
+    for row, exists, n in zip(ids, mask, LENGTHS, strict=True):
+        row[:n] = rng.integers(5, 30, n)
+        row[[n // 2, n - 1]], exists[:n] = 2, 1
+    given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+    with torch.no_grad():
+        expected = model(**given).logits.numpy()
+    assert expected.shape == (3, n_labels)
+    scores = ours.classify(ids, lengths=LENGTHS)
+    np.testing.assert_allclose(scores, expected, rtol=1e-10, atol=1e-10)
+
+    ours.decoder.layers[0].cross_attention.W_q *= 1.5
+    ours.save_pretrained(tmp_path / "b")
+    again, said = kind.from_pretrained(
+        tmp_path / "b", dtype=torch.float64, output_loading_info=True
+    )
+    assert not said["missing_keys"]
+    assert not said["unexpected_keys"]
+    with torch.no_grad():
+        expected = again.eval()(**given).logits.numpy()
+    scores = ours.classify(ids, lengths=LENGTHS)
+    np.testing.assert_allclose(scores, expected, rtol=1e-10, atol=1e-10)
+
+
 def settings(draw, end):
     """Settings of theirs, and the same of ours."""
     n_beams = draw.choice([1, 2, 3, 5])

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import families, gguf_files, pages, rerankers, sentences
+from support import (
+    encoder_decoders,
+    families,
+    gguf_files,
+    pages,
+    rerankers,
+    sentences,
+)
 from support.comparisons import assert_same_bits
 from support.errors import refused
 from support.sentences import PAIRS, put, write_scorer
@@ -94,6 +101,21 @@ def test_scores_have_the_same_bits_in_any_company(tmp_path, kind, changes):
     assert_same_bits(encoder.predict(np.array(pairs)), scores)
     assert_same_bits(encoder.predict([list(pair) for pair in pairs]), scores)
     assert encoder.predict(np.array(pairs[1])) == scores[1]
+
+
+@pytest.mark.quick
+def test_pairs_are_scored_by_bart(tmp_path):
+    tensors, config = sentences.write_bart(tmp_path)
+    judge = read(tmp_path)
+    codes = [judge.tokenizer.encode(*pair).ids for pair in PAIRS]
+    expected = [encoder_decoders.text_scores(tensors, config, ids) for ids in codes]
+    scores = judge.predict(PAIRS)
+    np.testing.assert_allclose(scores, expected, rtol=1e-10, atol=1e-12)
+    (tmp_path / "b").mkdir()
+    judge.save_pretrained(tmp_path / "b")
+    assert_same_bits(read(tmp_path / "b").predict(PAIRS), scores)
+    with refused(ValueError, "true_token_id"):
+        CrossEncoder(judge.model, judge.tokenizer, true_token_id=3)
 
 
 def test_windows_of_pairs_change_nothing(encoder, monkeypatch):
@@ -358,7 +380,8 @@ WRONG_CONFIGS = [
     ({"id2label": {}}, "expected id2label to be a mapping"),
     ({"id2label": {"0": "x", "1": "x"}}, "another name for each score, got 'x' twice"),
     ({"architectures": ["BertForTokenClassification"]}, "got 'BertForTokenClass"),
-    ({"model_type": "t5"}, "expected model_type = bert"),
+    ({"model_type": "t5"}, "classifier: expected False, as t5 has no such head here"),
+    ({"model_type": "funnel"}, "expected model_type = bert"),
 ]
 
 
@@ -505,6 +528,8 @@ def test_the_page_prints_what_it_says(tmp_path, monkeypatch):
             sentences.write(tmp_path / name)
         else:
             write_scorer(tmp_path / name, n_labels=n_labels)
+    (tmp_path / "bart-large-mnli").mkdir()
+    sentences.write_bart(tmp_path / "bart-large-mnli")
     (tmp_path / "Qwen3-Reranker-0.6B").mkdir()
     rerankers.write(tmp_path / "Qwen3-Reranker-0.6B")
     rerankers.write_modules(tmp_path / "Qwen3-Reranker-0.6B")

@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnpy._families import rules
-from attnpy._families.declaration import Declaration, Family, names_of
-from attnpy._families.fields import ENCODER_DECODER_NEUTRAL, HARMLESS, Field, without
+from attnpy._families.declaration import Declaration, Family, head_of, names_of
+from attnpy._families.fields import (
+    ENCODER_DECODER_NEUTRAL,
+    HARMLESS,
+    KINDS,
+    Field,
+    without,
+)
+from attnpy._quoting import quoted
 
 if TYPE_CHECKING:
     from attnpy._families.declaration import Values
@@ -115,13 +122,30 @@ READ = {
     "forced_eos_token_id": Field("tokens", 2, null=True),
 }
 
+# The head of BART that scores texts.
+_CLASSIFIER = head_of("classification_head.dense", "classification_head.out_proj")
+
+
+def _scored_token(values: Values) -> int:
+    """Return the token whose vector is scored, where it comes last."""
+    token, (fits, words) = values["eos_token_id"], KINDS["count"]
+    if not fits(token):
+        raise ValueError(
+            f"config: expected eos_token_id to be {words} with a classifier, got "
+            f"{quoted(token)}"
+        )
+    return int(token)
+
+
 BART = Declaration(
     model_type="bart",
     title="BART",
     model="encoder-decoder",
     classes=("BartModel", "BartForConditionalGeneration"),
     checkpoint="bart",
-    names=_family({**LAYERS, **POSITIONS, **EMBEDDING_NORMS}),
+    names=_family({**LAYERS, **POSITIONS, **EMBEDDING_NORMS})._replace(
+        classifier=_CLASSIFIER
+    ),
     read=READ,
     neutral=ENCODER_DECODER_NEUTRAL | {"tie_word_embeddings": (True,)},
     harmless=without(HARMLESS, READ)
@@ -175,6 +199,8 @@ BART = Declaration(
         "stop": rules.stop,
         "generation": _generation,
     },
+    usual_labels=3,
+    heads={"text": {"scored_token": _scored_token}},
 )
 
 MBART = replace(

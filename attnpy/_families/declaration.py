@@ -131,6 +131,8 @@ class Declaration:
         Arguments that are the same whatever a file says.
     head_activation : str
         Of the vector of a text that the classifier scores.
+    usual_labels : int
+        How many scores a classifier has, where a configuration does not say it.
     heads : mapping of str to mapping
         Arguments of the model that only heads need, by "text", "token" and "word":
         values, or rules that make them.
@@ -173,6 +175,7 @@ class Declaration:
     fixed: Mapping[str, object]
     computed: Mapping[str, Callable[[Values], Any]]
     head_activation: PoolerActivation = "tanh"
+    usual_labels: int = 2
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
     code: str = ""

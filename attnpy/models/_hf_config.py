@@ -80,6 +80,12 @@ def is_decoder(config: Config) -> bool:
     return family is not None and family.model == "decoder"
 
 
+def is_encoder_decoder(config: Config) -> bool:
+    """Tell whether a configuration is of a family for `EncoderDecoder`."""
+    family = FAMILIES.get(str(kind_of(config)))
+    return family is not None and family.model == "encoder-decoder"
+
+
 def pads_anywhere(config: Config) -> bool:
     """Tell whether positions are relative, so that padding on the left changes none."""
     family = FAMILIES.get(str(kind_of(config)))
@@ -157,10 +163,16 @@ def head_arguments(config: Config, family: Declaration, kind: str) -> dict[str, 
             f"{options[kind]}: expected False, as {family.model_type} has no such head "
             "here, got True"
         )
+    return made | head_values(config, family, kind)
+
+
+def head_values(config: Config, family: Declaration, kind: str) -> dict[str, Any]:
+    """Return the arguments that a family declares for a head."""
     values = _values(config, family)
-    for argument, rule in family.heads.get(kind, {}).items():
-        made[argument] = rule(values) if callable(rule) else rule
-    return made
+    return {
+        argument: rule(values) if callable(rule) else rule
+        for argument, rule in family.heads.get(kind, {}).items()
+    }
 
 
 def _either(names: Iterable[str]) -> str:
@@ -204,7 +216,10 @@ def num_labels(config: Config) -> int:
         raise ValueError(
             f"config: expected num_labels to be {words}, got {quoted(number)}"
         )
-    return 2 if number is None else int(number)
+    if number is not None:
+        return int(number)
+    family = FAMILIES.get(str(kind_of(config)))
+    return 2 if family is None else family.usual_labels
 
 
 def labels(config: Config) -> list[str] | None:

@@ -17,6 +17,7 @@ from attnpy.models._beginning import Beginning
 from attnpy.models._texts import WINDOW
 from attnpy.models.bert import BertEncoder
 from attnpy.models.decoder import CausalDecoder
+from attnpy.models.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +40,7 @@ class Reader(Protocol):
 class Scorer(Reader, Protocol):
     """What has a classifier, too."""
 
-    model: BertEncoder | CausalDecoder
+    model: BertEncoder | CausalDecoder | EncoderDecoder
     token_types: bool
 
     @property
@@ -105,9 +106,13 @@ def read(
     kind: Any = BertEncoder
     if head == "SequenceClassification" and _hf_config.is_decoder(recipe.config):
         kind = CausalDecoder
+    elif head == "SequenceClassification" and _hf_config.is_encoder_decoder(
+        recipe.config
+    ):
+        kind = EncoderDecoder
     if recipe.tokens is None:
         options[OPTIONS[head]] = True
-    elif kind is BertEncoder:
+    elif kind is not CausalDecoder:
         raise ValueError(
             f"{recipe.model_folder}: expected a model of `CausalDecoder` for scores of "
             f"tokens, got model_type = {recipe.config.get('model_type')!r}"
@@ -154,9 +159,9 @@ def label_names(names: Iterable[str] | None, n_labels: int) -> tuple[str, ...]:
 
 def check_parts(self: Scorer) -> None:
     """Require a model that scores texts, and a tokenizer whose types it has."""
-    if not isinstance(self.model, BertEncoder | CausalDecoder):
+    if not isinstance(self.model, BertEncoder | CausalDecoder | EncoderDecoder):
         raise TypeError(
-            "model: expected a BertEncoder or CausalDecoder, got "
+            "model: expected a BertEncoder, CausalDecoder or EncoderDecoder, got "
             f"{type(self.model).__name__}"
         )
     if (
@@ -183,14 +188,16 @@ def types_of(tokenizer: Any) -> int:
         return max(tokenizer.encode("a", "a").type_ids, default=0)
 
 
-def usual_types(model: BertEncoder | CausalDecoder) -> bool:
+def usual_types(model: BertEncoder | CausalDecoder | EncoderDecoder) -> bool:
     """Tell whether types matter to a model."""
     types = getattr(model, "segment_embedding", None)
     return types is not None and len(types) > 1
 
 
 def read_types(
-    recipe: Recipe, tokenizer: Any, model: BertEncoder | CausalDecoder
+    recipe: Recipe,
+    tokenizer: Any,
+    model: BertEncoder | CausalDecoder | EncoderDecoder,
 ) -> bool:
     """Tell whether a folder's tokenizer tells the types, where it matters."""
     if not usual_types(model) or types_of(tokenizer) == 0:
@@ -272,9 +279,13 @@ def _of_batch(
     types = None
     if self.token_types:
         types = _texts.padded([code.type_ids for code in codes])
+    tokens = _texts.padded([code.ids for code in codes])
+    if isinstance(self.model, EncoderDecoder):
+        with judged_elsewhere("tokenizer", "one that ends texts as the model needs"):
+            return self.model.classify(tokens, lengths=lengths, num_threads=num_threads)
     assert isinstance(self.model, BertEncoder)
     states = self.model(
-        _texts.padded([code.ids for code in codes]),
+        tokens,
         lengths=lengths,
         token_types=types,
         num_threads=num_threads,

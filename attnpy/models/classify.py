@@ -17,6 +17,7 @@ from attnpy.models import (
 )
 from attnpy.models.bert import BertEncoder
 from attnpy.models.decoder import CausalDecoder
+from attnpy.models.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     import os
@@ -43,7 +44,7 @@ class TextClassifier:
 
     Parameters
     ----------
-    model : BertEncoder or CausalDecoder
+    model : BertEncoder, CausalDecoder or EncoderDecoder
         With `num_labels`.
     tokenizer : tokenizers.Tokenizer
         Turns texts into tokens. Its truncation is set to `max_length`, and its padding
@@ -93,7 +94,7 @@ class TextClassifier:
     ['label', 'score']
     """
 
-    model: BertEncoder | CausalDecoder
+    model: BertEncoder | CausalDecoder | EncoderDecoder
     tokenizer: Any
     token_types: bool
     label_names: tuple[str, ...]
@@ -124,7 +125,7 @@ class TextClassifier:
 
     def __init__(
         self,
-        model: BertEncoder | CausalDecoder,
+        model: BertEncoder | CausalDecoder | EncoderDecoder,
         tokenizer: Any,
         *,
         label_names: Iterable[str] | None = None,
@@ -164,7 +165,8 @@ class TextClassifier:
         ----------
         folder : str or path
             With a ``ForSequenceClassification`` of the families of `BertEncoder` or
-            `CausalDecoder`: ``config.json``, ``tokenizer.json`` and weights.
+            `CausalDecoder`, or of BART: ``config.json``, ``tokenizer.json`` and
+            weights.
             ``id2label`` has the labels, and ``problem_type`` the function: "sigmoid"
             where a text may have several labels, "none" for a regression.
         function, max_length : optional

@@ -135,6 +135,11 @@ class EncoderDecoder:
         Tokens that end a text; by default none.
     generation : mapping, optional
         Arguments of `generate` that it has unless it is told otherwise, by name.
+    num_labels : int, optional
+        Add a head with this many scores of a text: `classify`. It needs `start` and
+        `scored_token`.
+    scored_token : int, optional
+        The token by whose vector a text is scored: where it comes last in the text.
     **options
         As in `attnpy.blocks.EncoderLayer`: `head_dim`, `norm_first`, `norm`, `eps`,
         `activation`, `bias`, `dtype`, `rng`.
@@ -155,8 +160,14 @@ class EncoderDecoder:
         None with `tied`.
     output_bias : ndarray, shape (1, V), or None
         In the shape in which checkpoints have it.
+    pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
+    classifier_weight, classifier_bias : ndarray or None
+        Of shape (E, num_labels) and (num_labels,). None without `num_labels`, as those
+        of the pooler are.
     vocab_size : int
         `V`.
+    max_tokens : int
+        The largest number of tokens of a text: `max_length`, or 2**31 - 1.
     generation : dict
         As given. A model from a folder has what its ``generation_config.json`` says.
         May be changed.
@@ -164,7 +175,7 @@ class EncoderDecoder:
         The configuration of `from_config`, which `save_pretrained` writes.
     start, stop, positions, max_length, position_offset, position_base, padding_id
         As given.
-    max_distance, embedding_scale, scale, logit_scale, tied
+    max_distance, embedding_scale, scale, logit_scale, tied, scored_token
         As given.
 
     Raises
@@ -218,6 +229,11 @@ class EncoderDecoder:
     decoder: Decoder
     output: Array | None
     output_bias: Array | None
+    pooler_weight: Array | None
+    pooler_bias: Array | None
+    classifier_weight: Array | None
+    classifier_bias: Array | None
+    scored_token: int | None
     start: int | None
     stop: tuple[int, ...]
     generation: dict[str, Any]
@@ -260,6 +276,8 @@ class EncoderDecoder:
         start: int | None = None,
         stop: ArrayLike | None = None,
         generation: Mapping[str, Any] | None = None,
+        num_labels: int | None = None,
+        scored_token: int | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
         refused = {"num_kv_heads"} & options.keys()
@@ -319,6 +337,31 @@ class EncoderDecoder:
         self.generation = _generation.checked(
             {} if generation is None else generation, "generation"
         )
+        self._set_classifier(num_labels, scored_token, rng)
+
+    def _set_classifier(
+        self, num_labels: int | None, scored_token: int | None, rng: np.random.Generator
+    ) -> None:
+        """Make the head that scores texts, or none."""
+        self.pooler_weight = self.pooler_bias = None
+        self.classifier_weight = self.classifier_bias = self.scored_token = None
+        if scored_token is not None:
+            self.scored_token = _checks.size(scored_token, "scored_token")
+            with _checks.renamed(token_ids="scored_token"):
+                _embedding.checked_ids([self.scored_token], self.vocab_size)
+        if num_labels is None:
+            return
+        for name in ("start", "scored_token"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name}: expected a token with num_labels, got None")
+        n_labels = _checks.count(num_labels, "num_labels")
+        dim, dtype = self.token_embedding.shape[1], self.token_embedding.dtype
+        self.pooler_weight = _embedding.table(rng, dim, "embed_dim", dim, dtype)
+        self.pooler_bias = np.zeros(dim, dtype)
+        self.classifier_weight = _embedding.table(
+            rng, dim, "embed_dim", n_labels, dtype
+        )
+        self.classifier_bias = np.zeros(n_labels, dtype)
 
     def _set_relative_biases(
         self, num_buckets: int, rng: np.random.Generator, dtype: DTypeLike
@@ -396,6 +439,8 @@ class EncoderDecoder:
             "output_bias": self.output_bias is not None or None,
             "start": self.start,
             "stop": self.stop or None,
+            "num_labels": self.num_labels,
+            "scored_token": self.scored_token,
         }
 
     __repr__ = _repr.shows(_shown)
@@ -405,11 +450,23 @@ class EncoderDecoder:
         """`V`, from token_embedding."""
         return len(self.token_embedding)
 
+    @property
+    def num_labels(self) -> int | None:
+        """How many scores `classify` gives, from classifier_weight."""
+        weight = self.classifier_weight
+        return None if weight is None else int(weight.shape[1])
+
+    @property
+    def max_tokens(self) -> int:
+        """The largest number of tokens of a text: `max_length`, or 2**31 - 1."""
+        return 2**31 - 1 if self.max_length is None else self.max_length
+
     @classmethod
     def from_config(
         cls,
         config: Mapping[str, Any],
         *,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> EncoderDecoder:
@@ -424,6 +481,10 @@ class EncoderDecoder:
             tokens that are not in the vocabulary, and other settings of generation
             `generation`. Keys that do not change the computation are ignored, and all
             others are refused, unless null.
+        classifier : bool, optional
+            Have the head of ``BartForSequenceClassification``, which scores texts, in
+            place of the bias of `logits`. It has as many scores as ``id2label`` or
+            ``num_labels`` says, by default 3, and `scored_token` is ``eos_token_id``.
         dtype, rng
             As in `attnpy.blocks.EncoderLayer`.
 
@@ -437,10 +498,20 @@ class EncoderDecoder:
             If `config` is not a mapping.
         ValueError
             If keys are missing or unknown, have values of a wrong kind, or ask for
-            features that this model lacks; the message lists all of them.
+            features that this model lacks; the message lists all of them. If the family
+            does not have the classifier that is asked for.
         """
         family = _hf_config.encoder_decoder(_checks.mapping(config, "config"))
+        if _checks.flag(classifier, "classifier") and not family.names.classifier:
+            raise ValueError(
+                f"classifier: expected False, as {family.model_type} has no such head "
+                "here, got True"
+            )
         options = _hf_config.arguments(config, family)
+        if classifier:
+            options |= _hf_config.head_values(config, family, "text")
+            options["num_labels"] = _hf_config.num_labels(config)
+            options["output_bias"] = False
         said = _generation.read(config, "config", is_model=True)
         options["generation"] = {**options.get("generation", {}), **said.options}
         model = cls(**options, dtype=dtype, rng=rng)
@@ -452,6 +523,7 @@ class EncoderDecoder:
         cls,
         folder: str | os.PathLike[str],
         *,
+        classifier: bool = False,
         dtype: DTypeLike = np.float32,
         packed: bool = True,
         weights: Literal["int8", "int4"] | None = None,
@@ -468,6 +540,9 @@ class EncoderDecoder:
             ``pytorch_model.bin``, or the index of several of one kind. With a
             ``generation_config.json``, this says `start`, `stop` and `generation`
             instead of ``config.json``; its fields are honoured or refused by name.
+        classifier : bool, optional
+            As in `from_config`. A classifier writes nothing, so that
+            ``generation_config.json`` is not read.
         dtype : dtype, optional
             Dtype of the model; the weights are converted to it. "auto" is the dtype of
             the weights in the files, the widest one if there are several. "bfloat16"
@@ -484,7 +559,7 @@ class EncoderDecoder:
             is faster and less accurate.
         ignore_head : bool, optional
             Read only the model below a head that `EncoderDecoder` does not have, such
-            as that of ``BartForSequenceClassification``. By default such a folder is
+            as that of ``BartForQuestionAnswering``. By default such a folder is
             refused, so that no head is lost silently.
         progress : bool, optional
             Show a progress bar on standard error, if that is a terminal and the work
@@ -506,8 +581,8 @@ class EncoderDecoder:
         """
 
         def make(config: Mapping[str, Any], **options: Any) -> EncoderDecoder:
-            model = cls.from_config(config, **options)
-            said = _generation.from_folder(folder)
+            model = cls.from_config(config, classifier=classifier, **options)
+            said = None if classifier else _generation.from_folder(folder)
             if said is not None:
                 model.generation = said.options
                 model.start = said.start(model.vocab_size)
@@ -536,21 +611,33 @@ class EncoderDecoder:
             If `folder` is no path.
         ValueError
             If the model was not made by `from_config` or `from_pretrained`, or has
-            other sizes or options since.
+            other sizes or options since. If a classifier has another `start`.
 
         Notes
         -----
-        It is a ``ForConditionalGeneration``. A quantised model is saved with the
-        numbers that its integers stand for. A tokenizer is not written: copy its files.
+        It is a ``ForConditionalGeneration``, or with a classifier a
+        ``ForSequenceClassification``. A quantised model is saved with the numbers that
+        its integers stand for. A tokenizer is not written: copy its files.
         """
+        has_classifier = self.classifier_weight is not None
 
         def again(config: dict[str, Any]) -> EncoderDecoder:
-            return EncoderDecoder.from_config(
-                config, dtype=self.token_embedding.dtype, rng=_parameters.Unset()
+            model = EncoderDecoder.from_config(
+                config,
+                classifier=has_classifier,
+                dtype=self.token_embedding.dtype,
+                rng=_parameters.Unset(),
             )
+            if has_classifier and model.start != self.start:
+                raise ValueError(
+                    f"model: expected start = {model.start} as its configuration has "
+                    f"it, got {self.start}"
+                )
+            return model
 
         said = _generation.written(self.generation, self.start, self.stop)
-        _saving.save(self, folder, again, "", said)
+        head = "ForSequenceClassification" if has_classifier else ""
+        _saving.save(self, folder, again, head, said)
 
     @overload
     def encode(
@@ -896,6 +983,100 @@ class EncoderDecoder:
         bias = None if self.output_bias is None else self.output_bias[0]
         with _checks.renamed(x="vectors"):
             return linear(tokens, _scores.matrix(self), bias, num_threads=num_threads)
+
+    def classify(
+        self,
+        source_ids: ArrayLike,
+        *,
+        lengths: ArrayLike | None = None,
+        num_threads: int | None = None,
+    ) -> Array:
+        """Return the scores of the labels for each text, before a softmax or sigmoid.
+
+        Parameters
+        ----------
+        source_ids : array_like of int, shape (Ls,) or (B, Ls)
+            The tokens of the texts, with `scored_token` in each.
+        lengths : int or array_like of int, shape (B,), optional
+            How many of the tokens exist, at the start of each sequence.
+        num_threads : int, optional
+            At least 1; by default `attnpy.get_num_threads`. Changes no bit of the
+            result.
+
+        Returns
+        -------
+        ndarray, shape (num_labels,) or (B, num_labels)
+            In float32, or float64 for a float64 model. There are no gradients.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong kind, dtype or shape. If the model has no
+            classifier, or a text no `scored_token`.
+
+        Notes
+        -----
+        The decoder reads the text itself, after `start`. With its vector h at the last
+        `scored_token` of the text, the scores are ``tanh(h @ pooler_weight +
+        pooler_bias) @ classifier_weight + classifier_bias``, as Lewis et al. (2020)
+        have it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attnpy.models import EncoderDecoder
+        >>> model = EncoderDecoder(
+        ...     2, 16, 4, 64, vocab_size=100, positions="learned", max_length=8,
+        ...     start=2, num_labels=3, scored_token=2, rng=np.random.default_rng(0),
+        ... )
+        >>> model.classify([0, 17, 3, 2]).shape
+        (3,)
+        """
+        if self.classifier_weight is None:
+            raise ValueError(
+                "classifier: expected a model with num_labels, or read with "
+                "classifier=True, got one without"
+            )
+        assert self.pooler_weight is not None
+        with _checks.renamed(token_ids="source_ids"):
+            ids = _embedding.checked_ids(source_ids, self.vocab_size)
+            n_tokens = ids.shape[-1]
+            ends = _embedding.checked_lengths(
+                n_tokens if lengths is None else lengths, ids, 0
+            )
+        exists = np.arange(n_tokens) < ends[..., np.newaxis]
+        found = (ids == self.scored_token) & exists
+        if not found.any(axis=-1).all():
+            raise ValueError(
+                f"source_ids: expected scored_token = {self.scored_token} in each "
+                "text, got one without"
+            )
+        target = np.full_like(ids, self.start)
+        target[..., 1:] = ids[..., :-1]
+        vectors = self(
+            ids,
+            target,
+            lengths=ends,
+            target_lengths=ends,
+            num_threads=num_threads,
+        )
+        assert isinstance(vectors, np.ndarray)
+        last = np.max(np.arange(n_tokens) * found, axis=-1, initial=0)
+        states = np.take_along_axis(vectors, last[..., np.newaxis, np.newaxis], -2)
+        # 16-bit models, too, score in float32: only their products are of 16 bits.
+        pooled = linear(
+            states[..., 0, :].astype(_dtypes.arithmetic(states.dtype)),
+            self.pooler_weight,
+            self.pooler_bias,
+            activation="tanh",
+            num_threads=num_threads,
+        )
+        return linear(
+            pooled,
+            self.classifier_weight,
+            self.classifier_bias,
+            num_threads=num_threads,
+        )
 
     def new_caches(
         self,

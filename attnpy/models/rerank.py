@@ -21,6 +21,7 @@ from attnpy.models import (
 )
 from attnpy.models.bert import BertEncoder
 from attnpy.models.decoder import CausalDecoder
+from attnpy.models.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     import os
@@ -52,7 +53,7 @@ class CrossEncoder:
 
     Parameters
     ----------
-    model : BertEncoder or CausalDecoder
+    model : BertEncoder, CausalDecoder or EncoderDecoder
         A pair has `num_labels` scores. With a language model that has no labels it has
         one score, by `true_token_id`.
     tokenizer : tokenizers.Tokenizer
@@ -139,7 +140,7 @@ class CrossEncoder:
     [['corpus_id', 'score'], ['corpus_id', 'score']]
     """
 
-    model: BertEncoder | CausalDecoder
+    model: BertEncoder | CausalDecoder | EncoderDecoder
     tokenizer: Any
     activation_fn: Any
     max_length: int
@@ -186,7 +187,7 @@ class CrossEncoder:
 
     def __init__(
         self,
-        model: BertEncoder | CausalDecoder,
+        model: BertEncoder | CausalDecoder | EncoderDecoder,
         tokenizer: Any,
         *,
         activation_fn: str | Callable[[Array], Array] | None = None,
@@ -258,10 +259,10 @@ class CrossEncoder:
             With ``config.json``, ``tokenizer.json`` and weights, as
             sentence-transformers writes it, with or without ``modules.json``; or as
             Transformers writes a ``ForSequenceClassification`` of the families of
-            `BertEncoder` and `CausalDecoder`, or a ``ForCausalLM``, whose tokens "yes"
-            and "no" are `true_token_id` and `false_token_id`. Its settings are
-            honoured, or refused by name. A classifier's chat template is only used if
-            it writes both texts of a pair.
+            `BertEncoder` and `CausalDecoder`, or of BART, or a ``ForCausalLM``, whose
+            tokens "yes" and "no" are `true_token_id` and `false_token_id`. Its settings
+            are honoured, or refused by name. A classifier's chat template is only used
+            if it writes both texts of a pair.
         activation_fn, max_length, token_types, chat_template : optional
             In place of the folder's.
         dtype, packed, weights, activations, progress
@@ -355,7 +356,7 @@ class CrossEncoder:
             "activations": activations,
             "progress": progress,
         }
-        model: BertEncoder | CausalDecoder
+        model: BertEncoder | CausalDecoder | EncoderDecoder
         if _gguf.is_decoder(opened):
             model, said = _gguf_reranker.read(
                 opened, tokenizer, chat_template, **options

@@ -240,6 +240,38 @@ def places(config, ids):
 
 
 def _bart_scores(w, config, source, target):
+    x = _bart_states(w, config, source, target)
+    return x @ w["model.shared.weight"].T + w.get("final_logits_bias", 0)
+
+
+def classifier(config, n_labels, seed=3):
+    """The arrays of BART with a head that scores texts."""
+    rng = np.random.default_rng(seed)
+    sizes = {"dense": config["d_model"], "out_proj": n_labels}
+    arrays = {**tensors(config)}
+    del arrays["final_logits_bias"]
+    for name, n in sizes.items():
+        head = f"classification_head.{name}"
+        shapes = {"weight": (n, config["d_model"]), "bias": (n,)}
+        for kind, shape in shapes.items():
+            numbers = rng.standard_normal(shape, dtype=np.float32)
+            arrays[f"{head}.{kind}"] = numbers
+    return arrays
+
+
+def text_scores(weights, config, ids):
+    """The scores of a text, by the decoder's vector of its last end."""
+    w = {name: np.asarray(array, float) for name, array in weights.items()}
+    ids = np.asarray(ids)
+    target = np.array([config["decoder_start_token_id"], *ids[:-1]])
+    last = max(i for i, token in enumerate(ids) if token == config["eos_token_id"])
+    x = _bart_states(w, config, ids, target)[last]
+    hidden = np.tanh(torch_linear(x, w, "classification_head.dense"))
+    return torch_linear(hidden, w, "classification_head.out_proj")
+
+
+def _bart_states(w, config, source, target):
+    """The decoder's vectors of a target's tokens."""
     kind, eps, first = config["model_type"], 1e-5, config["model_type"] in NORM_FIRST
     default = "relu" if kind == "m2m_100" else "gelu"
     activation = ACTIVATIONS[config.get("activation_function", default)]
@@ -292,8 +324,7 @@ def _bart_scores(w, config, source, target):
             x = residual(x, network, f"{layer}.final_layer_norm")
         return named_norm(x, w, f"model.{side}.layer_norm", eps) if first else x
 
-    x = stack("decoder", target, stack("encoder", source, None))
-    return x @ w["model.shared.weight"].T + w.get("final_logits_bias", 0)
+    return stack("decoder", target, stack("encoder", source, None))
 
 
 def search(logs, start, n_most, n_beams, stops, penalty=1.0, early=False):

@@ -142,7 +142,7 @@ def families():
         "A pooler makes a vector of a text or a picture; the other heads score what "
         "they are named after. A folder contains a model without its head, such as "
         f"`BertModel`, or with one that its class is named after: {', '.join(ends)}. "
-        "An encoder-decoder always has its head."
+        "An encoder-decoder always has one of them."
     )
     lines += textwrap.wrap(text, 100)
     return "\n".join(lines) + "\n"
@@ -213,7 +213,7 @@ def _heads(family):
     if family.model == "decoder":
         return ["next token", *["texts"] * bool(family.names.classifier)]
     if family.model != "encoder":
-        return ["next token"]
+        return ["next token", *["texts"] * bool(family.names.classifier)]
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
     heads = {
         "pooler": poolers,

@@ -214,7 +214,8 @@ def model_cases():
         return list(gpt.stream(*arguments, **options))
 
     yield "models.CausalDecoder.stream", stream, (ids, 2)
-    both = models.EncoderDecoder(1, 24, 4, 48, num_buckets=4, start=0, **size)
+    head = {"num_labels": 2, "scored_token": 1}
+    both = models.EncoderDecoder(1, 24, 4, 48, num_buckets=4, start=0, **head, **size)
     states = both.encode(ids)
     yield "models.EncoderDecoder.__call__", both, (ids, ids)
     yield "models.EncoderDecoder.encode", both.encode, (ids,)
@@ -225,6 +226,8 @@ def model_cases():
         (states,),
     )
     yield "models.EncoderDecoder.logits", both.logits, (states,)
+    ended = np.append(ids, np.ones((len(ids), 1), int), axis=1)
+    yield "models.EncoderDecoder.classify", both.classify, (ended,)
     yield "models.EncoderDecoder.vjp", there_and_back(both.vjp), (ids, ids)
     search = functools.partial(both.generate, num_beams=3)
     yield "models.EncoderDecoder.generate", search, (ids, 2)

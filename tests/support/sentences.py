@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import families
+from support import encoder_decoders, families
 
 WORDS = [
     *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "cat", "dog", "sun", "moon", "red", "blue"),
@@ -169,6 +169,22 @@ def write_scorer(folder, kind="bert", n_labels=1, config=None, **tokenizer_confi
     names = {"model_input_names": names}
     settings = {**TOKENIZER_CONFIG, **names, **tokenizer_config}
     put(folder / "tokenizer_config.json", settings)
+    put(folder / "config.json", model)
+    return tensors, model
+
+
+def write_bart(folder, n_labels=3, **config):
+    """Write the folder of a BART that scores texts; returns tensors and config."""
+    from safetensors.numpy import save_file
+
+    names = {str(i): f"LABEL_{i}" for i in range(n_labels)}
+    ends = {"decoder_start_token_id": 3, "eos_token_id": 3, "pad_token_id": 1}
+    owner = {"architectures": ["BartForSequenceClassification"], "id2label": names}
+    model = {**encoder_decoders.BART, **ends, **owner, **config}
+    tensors = encoder_decoders.classifier(model, n_labels)
+    save_file(tensors, folder / "model.safetensors")
+    tokenizer().save(str(folder / "tokenizer.json"))
+    put(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
     put(folder / "config.json", model)
     return tensors, model
 

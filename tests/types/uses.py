@@ -606,6 +606,8 @@ def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None
     assert_type(vectors, Array)
     assert_type(model.logits(vectors), Array)
     assert_type(model.vjp(ids, ids, logits=True)[1](vectors), dict[str, Array])
+    assert_type(model.classify(ids, lengths=3), Array)
+    assert_type(model.num_labels, int | None)
     assert_type(model.generate(ids, 3, num_beams=2, length_penalty=0.6), Integers)
     assert_type(model.generate(ids, temperature=1.0, top_k=3, rng=rng), Integers)
     found = model.generate(ids, num_beams=3, return_scores=True, bad_words=[[1]])
@@ -621,7 +623,7 @@ def encoder_decoder(ids: Integers, flag: bool, rng: np.random.Generator) -> None
     made = attnpy.models.EncoderDecoder.from_config({"model_type": "t5"}, rng=rng)
     assert_type(made, attnpy.models.EncoderDecoder)
     read = attnpy.models.EncoderDecoder.from_pretrained(
-        "folder", weights="int8", activations="int8"
+        "folder", classifier=True, weights="int8", activations="int8"
     )
     assert_type(read, attnpy.models.EncoderDecoder)
     read.save_pretrained("other")
