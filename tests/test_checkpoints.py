@@ -145,7 +145,10 @@ def test_buffers_pooler_and_classifier_of_bert_are_left_alone():
 # Names of heads that are not here, by the family of names.
 HEADS = {
     "bert": ("cls.predictions.bias", "cls.seq_relationship.weight", "qa_outputs.bias"),
-    "jina-bert-v2": ("cls.predictions.bias", "classifier.weight", "qa_outputs.bias"),
+    **dict.fromkeys(
+        families.JINA_BERTS,
+        ("cls.predictions.bias", "classifier.weight", "qa_outputs.bias"),
+    ),
     **dict.fromkeys(
         ("roberta", "xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text"),
         ("lm_head.dense.weight", "classifier.out_proj.bias", "qa_outputs.bias"),

@@ -178,7 +178,7 @@ def test_what_the_table_says_of_tied_scores_is_so(kind):
 @FAMILIES
 def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     transformers = pytest.importorskip("transformers")
-    if kind in ("new", "jina-bert-v2"):
+    if kind in ("new", *families.JINA_BERTS):
         pytest.skip("a class of the code beside the files")
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
@@ -192,7 +192,7 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
 @FAMILIES
 def test_what_their_classes_write_is_read(kind):
     transformers = pytest.importorskip("transformers")
-    if kind in ("new", "jina-bert-v2"):
+    if kind in ("new", *families.JINA_BERTS):
         pytest.skip("a class of the code beside the files")
     given = json.loads(json.dumps(BASES[kind]))  # they write to what is inside
     written = transformers.CONFIG_MAPPING[kind](**given).to_dict()
@@ -265,7 +265,7 @@ OTHER_VALUES_OF = {
     **dict.fromkeys(families.GATED, OF_GATED),
     "modernbert": {**OF_GATED, "layer_types": [FULL] * 4, **WINDOWED_ROPE},
     "eurobert": {"hidden_size": 24, "num_attention_heads": 3, "head_dim": 4},
-    "jina-bert-v2": {"feed_forward_type": "reglu"},
+    **{kind: {"feed_forward_type": "reglu"} for kind in families.JINA_BERTS},
     "new": {**OF_GATED, "rope_scaling": {"type": "ntk", "factor": 3.0}},
     "qwen2_moe": {"layer_types": [FULL] * 3, "max_window_layers": 3},
     "smollm3": {

@@ -1,6 +1,7 @@
 """Encoders whose files have the fields and names of the code beside them."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -360,17 +361,35 @@ JINA_2 = {
 }
 
 
+POST_NORM = "jinaai/jina-bert-v2-qk-post-norm--"
+# The same of jina-embeddings-v2-base-code.
+JINA_CODE = {
+    **JINA_2,
+    "_name_or_path": "jinaai/jina-bert-v2-qk-post-norm",
+    "auto_map": {
+        name: place.replace(IMPLEMENTATION, POST_NORM)
+        for name, place in JINA_2["auto_map"].items()
+    },
+}
+JINAS = pytest.mark.parametrize(
+    ("folder", "base"),
+    [(JINA_2, families.JINA_BERT), (JINA_CODE, families.JINA_BERT_CODE)],
+    ids=families.JINA_BERTS,
+)
+
+
 @pytest.mark.quick
+@JINAS
 @pytest.mark.parametrize("network", ["geglu", "reglu"])
 @pytest.mark.parametrize("n_heads", [1, 3, 4, 6])
-def test_jinas_scores_fall_with_the_distance(tmp_path, network, n_heads):
+def test_jinas_scores_fall_with_the_distance(tmp_path, folder, base, network, n_heads):
     heads = {"num_attention_heads": n_heads, "feed_forward_type": network}
-    config = {**JINA_2, **heads}
-    tensors = families.tensors(families.JINA_BERT | heads)
+    config = {**folder, **heads}
+    tensors = families.tensors(base | heads)
     write(tmp_path / "old", config, tensors)
     model = BertEncoder.from_pretrained(tmp_path / "old", dtype=np.float64)
     ids = np.tile(IDS, 5)  # more than max_position_embeddings
-    expected = families.bert_states(tensors, families.JINA_BERT | heads, ids)
+    expected = families.bert_states(tensors, base | heads, ids)
     np.testing.assert_allclose(model(ids), expected, rtol=1e-9, atol=1e-11)
     padded = np.array([ids, np.where(np.arange(45) < 7, ids, 0)])
     states = model(padded, lengths=[45, 7])
@@ -382,7 +401,7 @@ def test_jinas_scores_fall_with_the_distance(tmp_path, network, n_heads):
     saved = json.loads((tmp_path / "new" / "config.json").read_text())
     assert saved["model_type"] == "bert"
     assert saved["architectures"] == ["JinaBertModel"]
-    assert saved["auto_map"].items() >= JINA_2["auto_map"].items()
+    assert saved["auto_map"].items() >= folder["auto_map"].items()
     assert {*checkpoints.read(tmp_path / "new")} == {*tensors}
     again = BertEncoder.from_pretrained(tmp_path / "new", dtype=np.float64)
     assert_same_bits(again(ids), model(ids))
@@ -413,8 +432,9 @@ def test_mpnets_long_texts_need_no_matrix_of_biases():
 
 
 @pytest.mark.quick
-def test_gradients_of_jinas_model_are_those_of_differences():
-    config = {**JINA_2, "num_hidden_layers": 1}
+@JINAS
+def test_gradients_of_jinas_model_are_those_of_differences(folder, base):
+    config = {**folder, "num_hidden_layers": 1}
     model = BertEncoder.from_config(
         config, dtype=np.float64, rng=np.random.default_rng(0)
     )
@@ -445,12 +465,13 @@ def test_gradients_of_jinas_model_are_those_of_differences():
 
 
 @pytest.mark.quick
+@JINAS
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @pytest.mark.parametrize("activations", ["float", "int8"])
 def test_jinas_model_of_integers_has_the_bits_of_each_text_alone(
-    tmp_path, weights, activations
+    tmp_path, folder, base, weights, activations
 ):
-    write(tmp_path, JINA_2, families.tensors(families.JINA_BERT))
+    write(tmp_path, folder, families.tensors(base))
     model = BertEncoder.from_pretrained(
         tmp_path, weights=weights, activations=activations
     )
@@ -460,14 +481,41 @@ def test_jinas_model_of_integers_has_the_bits_of_each_text_alone(
         assert_same_bits(own[:n], model(text[:n]))
 
 
-OTHER = "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"
+@pytest.mark.quick
+def test_norms_of_queries_and_of_sums_are_options_of_every_model():
+    sizes, ids = (2, 12, 3, 16), [[3, 1, 4, 1], [5, 9, 2, 6]]
+    for options, n in (
+        ({"qk_norm": True, "attention_norm": True}, 4),
+        ({"qk_norm": "all heads", "norm": "rms"}, 12),
+        ({"qk_norm": "all heads", "shared": True, "attention_norm": True}, 12),
+        ({"norm_first": True, "attention_norm": True, "norm_bias": False}, None),
+    ):
+        rng = np.random.default_rng(0)
+        model = BertEncoder(*sizes, vocab_size=10, dtype=np.float64, rng=rng, **options)
+        mha = model.encoder.layers[1].self_attention
+        assert (mha.q_norm is None) == (n is None)
+        if n is not None:
+            assert len(mha.q_norm.weight) == n
+        for name, value in options.items():
+            assert f"{name}={value!r}" in repr(model)
+        states = model(ids)
+        result = model(ids, return_weights=True, return_hidden_states=True)
+        assert_same_bits(result.output, states)
+        assert result.weights.shape == (2, 2, 3, 4, 4)
+        assert_same_bits(model.vjp(ids)[0], states)
+        assert_same_bits(pickle.loads(pickle.dumps(model))(ids), states)
+        model.pack()
+        assert_same_bits(model(ids), states)
+    with pytest.raises(TypeError, match="attention_norm: expected a bool"):
+        BertEncoder(*sizes, vocab_size=10, attention_norm="yes")
+    with pytest.raises(TypeError, match="qk_norm: expected a bool"):
+        BertEncoder(*sizes, vocab_size=10, qk_norm="each")
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"auto_map": {"AutoModel": OTHER}}, "norms of queries and keys, and a third"),
         (
             {"auto_map": {**JINA_2["auto_map"], "AutoTokenizer": "x.y"}},
             "expected no auto_map",

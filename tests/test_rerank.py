@@ -68,7 +68,7 @@ def test_scores_are_the_models_arithmetic(tmp_path, kind, n_labels):
     tensors, config = write_scorer(tmp_path, kind, n_labels)
     encoder = read(tmp_path)
     assert encoder.num_labels == n_labels
-    with_types = "bert", "electra", "albert", "nomic_bert", "jina-bert-v2"
+    with_types = "bert", "electra", "albert", "nomic_bert", *families.JINA_BERTS
     assert encoder.token_types == (kind in with_types)
     expected = expected_logits(encoder, tensors, config, PAIRS)
     expected = sigmoid(expected)[:, 0] if n_labels == 1 else expected

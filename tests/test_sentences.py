@@ -701,7 +701,7 @@ def test_what_is_no_tokenizer_is_refused(encoder):
         (
             "config.json",
             {"model_type": "funnel"},
-            "jina_embeddings_v3 or jina-bert-v2, got 'funnel'",
+            "jina_embeddings_v3, jina-bert-v2-code or jina-bert-v2, got 'funnel'",
         ),
     ],
 )

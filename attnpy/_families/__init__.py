@@ -40,7 +40,7 @@ from attnpy._families.gptj import GPTJ
 from attnpy._families.granite import GRANITE, GRANITE4, GRANITEMOE
 from attnpy._families.gte import GTE, GTE_NEW
 from attnpy._families.jina import JINA_V3
-from attnpy._families.jina_bert import JINA_BERT
+from attnpy._families.jina_bert import JINA_BERT, JINA_BERT_CODE
 from attnpy._families.llama import LLAMA
 from attnpy._families.mistral import MISTRAL
 from attnpy._families.mixtral import MIXTRAL
@@ -89,7 +89,8 @@ FAMILIES: dict[str, Declaration] = {
             ALBERT,
         ),
         *(DEBERTA, DEBERTA_V2),
-        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3, JINA_BERT),
+        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3),
+        *(JINA_BERT_CODE, JINA_BERT),  # whose code is told by the longer name
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE, EXAONE4, ERNIE4_5),

@@ -1,12 +1,14 @@
 """jina-embeddings-v2 and jina-reranker-v1: BERT with ALiBi and networks with a gate.
 
 Files of jinaai say that they are BERT, and name code, which Transformers has no class
-of. `model_type` here is what GGUF files call it.
+of. `model_type` here is what GGUF files call it. jina-embeddings-v2-base-code has other
+code: norms of queries and keys, and a third norm in each layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnpy._families import bert, rules
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from attnpy._families.declaration import Values
     from attnpy._typing import Activation
 
+_LAYER = {
+    name: own for name, own in bert.LAYER.items() if name.startswith("attention.")
+}
+_AROUND = {
+    name: own
+    for name, own in (bert.EMBEDDINGS | bert.TYPES | bert.POOLER).items()
+    if "position" not in name
+}
 NETWORK = {
     "mlp.gated_layers.weight": "feed_forward.W_gate.T feed_forward.W_1.T",
     "mlp.wo.weight": "feed_forward.W_2.T",
@@ -27,49 +37,65 @@ NETWORK = {
 NAMES = bert.NAMES._replace(
     names=names_of(
         "encoder.layer.{i} encoder.layers.{i}",
-        {name: own for name, own in bert.LAYER.items() if name.startswith("attention.")}
-        | NETWORK,
-        {
-            name: own
-            for name, own in (bert.EMBEDDINGS | bert.TYPES | bert.POOLER).items()
-            if "position" not in name
-        },
+        _LAYER | NETWORK,
+        _AROUND,
     ),
     heads=("classifier.*", *bert.NAMES.heads),
     optional=("pooler.dense.*",),
 )
 
+# The names of the code for code. Its first norm is that of the sum that attention
+# returns, which is added to the tokens once more.
+_NORMS = {
+    "attention.self.layer_norm_q": "self_attention.q_norm",
+    "attention.self.layer_norm_k": "self_attention.k_norm",
+    "attention.output.LayerNorm": "self_attention.sum_norm",
+    "layer_norm_1": "norm_1",
+    "layer_norm_2": "norm_2",
+}
+NAMES_CODE = NAMES._replace(
+    names=names_of(
+        "encoder.layer.{i} encoder.layers.{i}",
+        _LAYER
+        | {
+            "mlp.up_gated_layer.weight": "feed_forward.W_1.T feed_forward.W_gate.T",
+            "mlp.down_layer.weight": "feed_forward.W_2.T",
+            "mlp.down_layer.bias": "feed_forward.b_2",
+        }
+        | {
+            f"{name}.{x}": f"{own}.{x}"
+            for name, own in _NORMS.items()
+            for x in ("weight", "bias")
+        },
+        _AROUND,
+    )
+)
+
 # Of the classes in the code, and of the code with norms of queries and keys.
 CODE = "_bert.JinaBert"
-OTHER_CODE = "qk-post-norm"
+OTHER_CODE = "jina-bert-v2-qk-post-norm--"
 PLACE = "jinaai/jina-bert-implementation--"
 GATED: dict[str, Activation] = {"geglu": "geglu", "reglu": "reglu"}
 
 
 def _modern(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that do not say where the code is, with that of positions."""
-    if OTHER_CODE in str(config.get("auto_map")):
-        raise ValueError(
-            "config: expected an auto_map to code of jina-bert-implementation, got "
-            "jina-bert-v2-qk-post-norm, which has norms of queries and keys, and a "
-            "third one in each layer"
-        )
     new = rules.without_code(config, CODE)
     if new.get("position_embedding_type") is None:
         new["position_embedding_type"] = "absolute"  # what the code has without it
     return new
 
 
-def _saved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields for that code, which the folder names in its usual place."""
+def _saved_for(place: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return what makes the fields for that code, in its usual place."""
     heads = "MaskedLM", "SequenceClassification", "TokenClassification"
-    model = f"{PLACE}modeling_bert.JinaBert"
+    model = f"{place}modeling_bert.JinaBert"
     places = {
-        "AutoConfig": f"{PLACE}configuration_bert.JinaBertConfig",
+        "AutoConfig": f"{place}configuration_bert.JinaBertConfig",
         "AutoModel": f"{model}Model",
         **{f"AutoModelFor{head}": f"{model}For{head}" for head in heads},
     }
-    return {**config, "model_type": "bert", "auto_map": places}
+    return lambda config: {**config, "model_type": "bert", "auto_map": places}
 
 
 def _activation(values: Values) -> Activation:
@@ -95,5 +121,16 @@ JINA_BERT = Declaration(
     heads=bert.HEADS,
     code=CODE,
     modern=_modern,
-    saved=_saved,
+    saved=_saved_for(PLACE),
+)
+
+JINA_BERT_CODE = replace(
+    JINA_BERT,
+    model_type="jina-bert-v2-code",
+    title="jina-embeddings-v2-base-code",
+    checkpoint="jina-bert-v2-code",
+    names=NAMES_CODE,
+    fixed={**JINA_BERT.fixed, "qk_norm": "all heads", "attention_norm": True},
+    code=OTHER_CODE,
+    saved=_saved_for(f"jinaai/{OTHER_CODE}"),
 )

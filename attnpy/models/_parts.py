@@ -10,9 +10,8 @@ import numpy as np
 from attnpy import _checks, _dtypes, _parameters
 from attnpy._attention import attention
 from attnpy._quoting import quoted
-from attnpy.blocks import FeedForward, MixtureOfExperts
+from attnpy.blocks import FeedForward, MixtureOfExperts, _stack
 from attnpy.blocks.experts import EXPERT_BYTES
-from attnpy.norms import RMSNorm
 from attnpy.positions import Rotary
 from attnpy.positions.relative import by_distance
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
     from typing_extensions import TypeIs
 
-    from attnpy._typing import Activation, Array, Window
+    from attnpy._typing import Activation, Array, NormKind, Window
     from attnpy.blocks import DecoderLayer
     from attnpy.layers import MultiHeadAttention
 
@@ -60,6 +59,7 @@ def set_qk_norms(
     qk_norm: bool | Literal["all heads"],
     eps: float,
     dtype: DTypeLike,
+    norm: NormKind = "rms",
 ) -> None:
     """Give queries and keys norms: of each head, of all heads of a token, or none."""
     if isinstance(qk_norm, str) and qk_norm == "all heads":
@@ -69,8 +69,15 @@ def set_qk_norms(
     else:
         return
     mha.q_norm, mha.k_norm = (
-        RMSNorm(n * mha.head_dim, eps=eps, dtype=dtype) for n in n_heads
+        _stack.make_norm(norm, n * mha.head_dim, eps, True, dtype) for n in n_heads
     )
+
+
+def qk_norm_of(mha: MultiHeadAttention) -> bool | str:
+    """Return the option `qk_norm` of a layer."""
+    norm = mha.q_norm
+    together = norm is not None and len(norm.weight) != mha.head_dim
+    return "all heads" if together else norm is not None
 
 
 def set_norms(

@@ -39,6 +39,7 @@ from attnpy.models import (
     _saving,
 )
 from attnpy.models._heads import TokenHead
+from attnpy.models._normed_attention import NormedAttention
 from attnpy.positions.relative import by_distance
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class BertEncoder:
     differ only in positions, types and embeddings; ModernBERT, NomicBERT and GTE also
     in networks with a gate, missing biases and the place of norms; EuroBERT also in
     the kind of norms and in heads that share keys; jina-embeddings-v2 has biases by
-    distance and networks with a gate.
+    distance and networks with a gate, and that for code also norms of queries and keys.
 
     Parameters
     ----------
@@ -122,6 +123,12 @@ class BertEncoder:
     first_norm : bool, optional
         False leaves out the first norm of the first layer, whose input is normalized
         already: ModernBERT. It needs `norm_first`.
+    qk_norm : bool or "all heads", optional
+        Normalize queries and keys before the scores: each head, or all heads of a token
+        together. The norms are of the kind of `norm`.
+    attention_norm : bool, optional
+        Normalize the sum of attention and its tokens first, before this is added to
+        the tokens once more.
     norm_bias, qkv_bias, out_bias, feed_forward_bias : bool, optional
         Have biases in norms, for queries, keys and values, for the result of attention,
         and in the feed-forward networks.
@@ -330,6 +337,8 @@ class BertEncoder:
         window: Window | list[Window | None] | None = None,
         norm_first: bool = False,
         first_norm: bool = True,
+        qk_norm: bool | Literal["all heads"] = False,
+        attention_norm: bool = False,
         norm_bias: bool = True,
         qkv_bias: bool = True,
         out_bias: bool = True,
@@ -432,6 +441,12 @@ class BertEncoder:
             dtype=dtype,
             rng=rng,
         )
+        for layer in {id(each): each for each in self.encoder.layers}.values():
+            mha = layer.self_attention
+            _parts.set_qk_norms(mha, qk_norm, eps, dtype, norm)
+            if _checks.flag(attention_norm, "attention_norm"):
+                sum_norm = _stack.make_norm(norm, embed_dim, eps, True, dtype)
+                layer.self_attention = NormedAttention.of(mha, sum_norm)
         if not norm_bias:
             self._drop_norm_biases()
         if not _checks.flag(first_norm, "first_norm"):
@@ -521,7 +536,9 @@ class BertEncoder:
         """Leave out the biases of the layers' norms, and of the final one."""
         norms = [self.encoder.norm]
         for layer in self.encoder.layers:
-            norms += [layer.norm_1, layer.norm_2]
+            mha = layer.self_attention
+            norms += [layer.norm_1, layer.norm_2, mha.q_norm, mha.k_norm]
+            norms += [getattr(mha, "sum_norm", None)]
         for norm in norms:
             if isinstance(norm, LayerNorm):
                 norm.bias = None
@@ -563,6 +580,8 @@ class BertEncoder:
             "hidden_bias": None
             if (network.b_1 is None) == (network.b_2 is None)
             else network.b_1 is not None,
+            "qk_norm": _parts.qk_norm_of(mha),
+            "attention_norm": isinstance(mha, NormedAttention),
             "activation": network.activation,
             "eps": norm.eps,
             "vocab_size": len(self.token_embedding),
@@ -633,7 +652,7 @@ class BertEncoder:
             roberta-prelayernorm, camembert, data2vec-text, distilbert, mpnet, electra,
             albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte, new or
             jina_embeddings_v3. A folder with code of jinaai is the last one,
-            xlm-roberta, or jina-embeddings-v2.
+            xlm-roberta, or jina-embeddings-v2, for texts or code.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
         pooler : bool, optional

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
     from attnpy.checkpoints import GgufFile
-    from attnpy.layers import MultiHeadAttention
     from attnpy.norms import LayerNorm, RMSNorm
     from attnpy.pages import PagePool
 
@@ -402,7 +401,7 @@ class CausalDecoder(sampling.LanguageModel):
             "logit_scale": self.logit_scale,
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
             "stop": self.stop or None,
-            "qk_norm": _qk_norm(first.self_attention),
+            "qk_norm": _parts.qk_norm_of(first.self_attention),
             "sinks": first.self_attention.sinks is not None,
             "norm_after": "only" if first.norm_1 is None else first.after_1 is not None,
             "parallel": first.parallel
@@ -1303,13 +1302,6 @@ class CausalDecoder(sampling.LanguageModel):
         if states.ndim == 3:
             places = np.arange(len(states)), *places
         return self.classifier_weight, states[places], places
-
-
-def _qk_norm(mha: MultiHeadAttention) -> bool | str:
-    """Return the option `qk_norm` of a layer."""
-    norm = mha.q_norm
-    together = norm is not None and len(norm.weight) != mha.head_dim
-    return "all heads" if together else norm is not None
 
 
 def _factor(number: float | None, name: str) -> float | None:

@@ -122,6 +122,8 @@ JINA_BERT = {
     "position_embedding_type": "alibi",
     "feed_forward_type": "geglu",
 }
+JINA_BERT_CODE = {**JINA_BERT, "model_type": "jina-bert-v2-code"}
+JINA_BERTS = {config["model_type"]: config for config in (JINA_BERT, JINA_BERT_CODE)}
 DEBERTA = {
     **BERT,
     "model_type": "deberta",
@@ -165,9 +167,9 @@ KIN = {
         ),
     )
 }
-ENCODERS = {**KIN, **GATED, **DISENTANGLED, "jina-bert-v2": JINA_BERT}
+ENCODERS = {**KIN, **GATED, **DISENTANGLED, **JINA_BERTS}
 # Those for which Transformers has classes of their own.
-CLASSED = [kind for kind in ENCODERS if kind not in ("new", "jina-bert-v2")]
+CLASSED = [kind for kind in ENCODERS if kind not in ("new", *JINA_BERTS)]
 GPT2 = {
     "model_type": "gpt2",
     "eos_token_id": None,
@@ -572,7 +574,7 @@ HEADS |= {
 HEADS |= dict.fromkeys(DISENTANGLED, ("pooler.dense", "classifier", gelu))
 HEADS |= {"modernbert": ("head.dense", "classifier", gelu)}
 HEADS |= {"eurobert": ("dense", "classifier", gelu)}
-HEADS |= dict.fromkeys(("nomic_bert", "gte", "new", "jina-bert-v2"), HEADS["bert"])
+HEADS |= dict.fromkeys(("nomic_bert", "gte", "new", *JINA_BERTS), HEADS["bert"])
 HEADS |= dict.fromkeys(
     (
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"),
@@ -623,7 +625,7 @@ def tensors(config, seed=0):
     makers |= {"bloom": _bloom_shapes, "mpt": _mpt_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
-    makers |= {"jina-bert-v2": _jina_shapes}
+    makers |= dict.fromkeys(JINA_BERTS, _jina_shapes)
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     makers |= {"eurobert": _eurobert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
@@ -787,7 +789,26 @@ def _jina_shapes(config):
             name = name.replace("attention.mlp.wo", "attention.output.dense")
             name = name.replace("attention.mlp.layernorm", "attention.output.LayerNorm")
             shapes[name] = shape
-    return shapes
+    if config["model_type"] == "jina-bert-v2":
+        return shapes
+    new = {}
+    for name, shape in shapes.items():
+        for old, its in _OF_JINAS_CODE.items():
+            name = name.replace(old, its)
+        new[name] = shape
+    for name in [name for name in new if "layer_norm_2" in name]:
+        for other in ("layer_norm_1", *_NORMS_OF_JINAS_CODE):
+            new[name.replace("layer_norm_2", other)] = (e,)
+    return new
+
+
+# What jina's code for code calls it; its norms of queries and keys.
+_OF_JINAS_CODE = {
+    "mlp.gated_layers": "mlp.up_gated_layer",
+    "mlp.wo": "mlp.down_layer",
+    "mlp.layernorm": "layer_norm_2",
+}
+_NORMS_OF_JINAS_CODE = "attention.self.layer_norm_q", "attention.self.layer_norm_k"
 
 
 def _distances(config):
@@ -1458,7 +1479,7 @@ def bert_states(weights, config, ids, types=0):
         return _gated_states(w, config, ids, types)
     if kind in DISENTANGLED:
         return _disentangled_states(w, config, ids)
-    if kind == "jina-bert-v2":
+    if kind in JINA_BERTS:
         return _jina_states(w, config, ids, types)
     x = (
         w["embeddings.word_embeddings.weight"][ids]
@@ -1681,9 +1702,21 @@ def _jina_states(w, config, ids, types):
             torch_linear(x, w, f"{layer}.attention.self.{part}")
             for part in ("query", "key", "value")
         ]
+        is_code = config["model_type"] == "jina-bert-v2-code"
+        if is_code:
+            for j, name in enumerate(_NORMS_OF_JINAS_CODE):
+                parts[j] = named_norm(parts[j], w, f"{layer}.{name}", eps)
         z = attend(*parts, n_heads, bias=bias)
         z = torch_linear(z, w, f"{layer}.attention.output.dense")
-        x = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        z = named_norm(x + z, w, f"{layer}.attention.output.LayerNorm", eps)
+        if is_code:
+            x = named_norm(x + z, w, f"{layer}.layer_norm_1", eps)
+            both = x @ w[f"{layer}.mlp.up_gated_layer.weight"].T
+            up, gate = np.split(both, 2, axis=-1)
+            z = torch_linear(up * activation(gate), w, f"{layer}.mlp.down_layer")
+            x = named_norm(x + z, w, f"{layer}.layer_norm_2", eps)
+            continue
+        x = z
         both = x @ w[f"{layer}.mlp.gated_layers.weight"].T
         gate, up = np.split(both, 2, axis=-1)
         z = torch_linear(activation(gate) * up, w, f"{layer}.mlp.wo")

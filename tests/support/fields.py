@@ -54,13 +54,6 @@ REFUSED = {
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
     "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
     "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
-    "jina-bert-v2": {
-        "norms of queries and keys (v2-base-code)": {
-            "auto_map": {
-                "AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBert"
-            }
-        },
-    },
     "new": {
         "scalings other than `ntk`": {
             "rope_scaling": {"type": "linear", "factor": 2.0}
@@ -117,6 +110,7 @@ UNTURNED = "smollm3", "exaone4", "cohere2"
 # Those whose folders may name code of their own.
 REMOTE_CODE = "eurobert", "exaone", "falcon", "nomic_bert", "new", "mpt"
 REMOTE_CODE += "xlm-roberta", "jina_embeddings_v3", "jina-bert-v2", "phi3"
+REMOTE_CODE += ("jina-bert-v2-code",)
 
 
 def families():
