@@ -20,6 +20,16 @@ def zeros(*shape, dtype=F32):
     return np.zeros(shape, dtype)
 
 
+class Several:
+    """Several numbers, which a float would lose, as a tensor of PyTorch says."""
+
+    shape = (2,)
+
+    def __float__(self):
+        """Refuse."""
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
 def raises(error, name, *said, query=None, key=None, value=None, **options):
     """Assert that a call fails with this message: the argument, expected and got."""
     query = zeros(2, 3, 4) if query is None else query
@@ -163,6 +173,13 @@ KINDS = {
     "NumPy's boolean scale": ("scale", {"scale": np.True_}, "number", "bool"),
     "array as scale": ("scale", {"scale": np.array(True)}, "an array of booleans"),
     "list scale": ("scale", {"scale": [1.0, 2.0]}),
+    "several as scale": ("scale", {"scale": Several()}, "number", "Several of", "(2,)"),
+    "array as softcap": ("softcap", {"softcap": zeros(2)}, "ndarray of shape (2,)"),
+    "array as dropout": ("dropout", {"dropout": zeros(3)}, "ndarray of shape (3,)"),
+    "array as seed": ("dropout_seed", {"dropout_seed": np.ones(2, int)}, "(2,)"),
+    "float seed": ("dropout_seed", {"dropout_seed": 2.0}, "an integer", "float"),
+    "boolean seed": ("dropout_seed", {"dropout_seed": True}, "an integer", "bool"),
+    "array as threads": ("num_threads", {"num_threads": np.ones(2, int)}, "(2,)"),
     "string softcap": ("softcap", {"softcap": "30"}),
     "boolean softcap": ("softcap", {"softcap": True}, "number", "bool"),
     "NumPy's boolean softcap": ("softcap", {"softcap": np.True_}, "number", "bool"),
@@ -188,6 +205,16 @@ KINDS = {
 def test_wrong_kind_is_a_type_error(case):
     name, arguments, *said = KINDS[case]
     raises(TypeError, name, *said, **arguments)
+
+
+@pytest.mark.quick
+def test_what_a_number_of_the_user_raises_is_raised():
+    class Number:
+        def __float__(self):
+            raise ValueError("no number yet")
+
+    with pytest.raises(ValueError, match=r"^no number yet$"):
+        attention(zeros(3, 4), zeros(5, 4), zeros(5, 4), scale=Number())
 
 
 @pytest.mark.quick

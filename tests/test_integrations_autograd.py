@@ -167,6 +167,11 @@ REFUSED = {
         "attention() got an unexpected keyword argument 'is_causal': write "
         "causal=True, or 'top_left' for PyTorch's alignment",
     ),
+    "several numbers": (
+        lambda c: attention(QUERY * c, X, X, scale=np.ones(2)),
+        TypeError,
+        "scale: expected a number, got numpy.ndarray of shape (2,)",
+    ),
     "a shape": (
         lambda c: attention(QUERY * c, X[:, :2], X),
         ValueError,

@@ -162,6 +162,8 @@ def test_nothing_is_computed_before_it_is_asked_for():
         ({"kv_lengths": [1, 2]}, ValueError, "kv_lengths"),
         ({"causal": 2}, TypeError, "causal"),
         ({"softcap": -1.0}, ValueError, "softcap"),
+        ({"softcap": da.ones(2)}, TypeError, "softcap"),
+        ({"scale": np.ones(2)}, TypeError, "scale"),
         ({"num_threads": 0}, ValueError, "num_threads"),
         ({"sinks": [1.0, 2.0, 3.0]}, ValueError, "sinks"),
     ],

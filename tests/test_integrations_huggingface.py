@@ -614,6 +614,14 @@ STARTS = torch.tensor([0, 2, 5])
         ),
         ({"mask": ALL[:, :3]}, ValueError, "^mask: expected"),
         ({"softcap": -1.0}, ValueError, "^softcap: expected"),
+        (
+            {"scaling": torch.ones(2)},
+            TypeError,
+            r"^scaling: expected a .*\(2,\)",
+        ),
+        ({"scaling": "a"}, TypeError, "^scaling: expected a number, got str$"),
+        ({"softcap": torch.ones(2)}, TypeError, r"^softcap: expected a .*\(2,\)"),
+        ({"s_aux": torch.ones(3)}, ValueError, r"^s_aux: expected .*\(3,\)"),
         ({"layer": len}, TypeError, "^module: expected a torch.nn.Module, got builtin"),
         (
             {"dropout": "a"},

@@ -377,6 +377,24 @@ def test_calls_leave_nothing_behind():
         ({"return_weights": None}, TypeError, "return_weights: expected a bool"),
         ({"return_lse": 0}, TypeError, "return_lse: expected a bool, got int"),
         ({"out": np.ones((1, 3, 4))}, TypeError, "out: expected a torch.Tensor"),
+        # Several numbers in place of one, or a gradient that there is not.
+        ({"scale": torch.ones(2)}, TypeError, r"^scale: .* a number, .*\(2,\) and"),
+        ({"scale": np.ones(2)}, TypeError, r"^scale: .* a number, .*\(2,\)$"),
+        ({"softcap": torch.ones(1, 2)}, TypeError, r"^softcap: .* number, .*\(1, 2\)"),
+        ({"dropout": torch.zeros(2)}, TypeError, r"^dropout: .* a number, .*\(2,\)"),
+        ({"scale": torch.tensor(True)}, TypeError, r"^scale: .* \(\) and torch.bool$"),
+        (
+            {"num_threads": torch.ones(2)},
+            TypeError,
+            r"^num_threads: .* an integer",
+        ),
+        ({"dropout_seed": torch.arange(2)}, TypeError, r"^dropout_seed: .*\(2,\)"),
+        ({"dropout_seed": torch.tensor(2.7)}, TypeError, "^dropout_seed: .*float32$"),
+        (
+            {"scale": normal(1, grad=True)},
+            TypeError,
+            "^scale: expected a constant",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(changes, error, message):
@@ -389,6 +407,22 @@ def test_wrong_arguments_are_refused_by_name(changes, error, message):
         attention(**{**good, **changes})
 
 
+@pytest.mark.parametrize("name", ["scale", "softcap", "dropout", "dropout_seed"])
+def test_a_traced_call_refuses_several_numbers_by_name_too(name):
+    x = torch.ones(1, 3, 4, device="meta")
+    with pytest.raises(TypeError, match=rf"^{name}: expected .* of shape \(2,\)"):
+        attention(x, x, x, **{name: torch.ones(2)})
+
+
+def test_a_tensor_of_one_number_is_that_number():
+    x = normal(2, 3, 4)
+    expected = attention(x, x, x, scale=0.3, softcap=2.0)
+    half = torch.tensor(0.3, dtype=torch.float64), torch.tensor([2.0])
+    assert torch.equal(attention(x, x, x, scale=half[0], softcap=half[1]), expected)
+    compiled = torch.compile(attention, backend="eager")
+    assert torch.equal(compiled(x, x, x, scale=half[0], softcap=half[1]), expected)
+
+
 @pytest.mark.quick
 def test_wrong_options_of_pytorchs_function_are_refused_by_name():
     x = normal(2, 3, 4)
@@ -399,6 +433,11 @@ def test_wrong_options_of_pytorchs_function_are_refused_by_name():
         ("is_causal", "yes", "a bool, got str"),
         ("is_causal", np.ones(3), "a bool, got ndarray"),
         ("enable_gqa", 1, "a bool, got int"),
+        (
+            "scale",
+            torch.ones(2),
+            r"a number, got .* of shape \(2,\) and .*",
+        ),
     ):
         with pytest.raises(TypeError, match=f"^{name}: expected {expected}$"):
             scaled_dot_product_attention(x, x, x, **{name: wrong})

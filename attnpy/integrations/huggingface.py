@@ -271,16 +271,20 @@ def attention_forward(
         seed = torch.randint(2**63 - 1, (), device="cpu")
         options |= {"dropout": dropout, "dropout_seed": seed}
     wanted = _flag(output_attentions, "output_attentions")
-    results = attention(
-        query,
-        key,
-        value,
-        mask=_joined(torch.logical_and, masks),
-        bias=_joined(torch.add, biases),
-        return_weights=wanted or _are_collected(),
-        return_lse=sinks is not None,
-        **options,
-    )
+    try:
+        results = attention(
+            query,
+            key,
+            value,
+            mask=_joined(torch.logical_and, masks),
+            bias=_joined(torch.add, biases),
+            return_weights=wanted or _are_collected(),
+            return_lse=sinks is not None,
+            **options,
+        )
+    except (TypeError, ValueError) as error:
+        with _checks.renamed(scale="scaling", sinks="s_aux"):
+            raise error
     output, *weights = results if isinstance(results, tuple) else (results,)
     if sinks is not None:  # of the softmax, they take their part afterwards
         lse = weights.pop()

@@ -43,6 +43,39 @@ py_parse_flag(PyObject *object, const char *name)
     return PyObject_IsTrue(object);
 }
 
+/* Replaces the error of an object that is no number by one that names the argument.
+ * What the object's own code raises besides a TypeError stays, unless it has axes. */
+static void
+explain(PyObject *object, const char *name, const char *expected)
+{
+    PyObject *type, *value, *traceback, *shape, *sizes;
+
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_ValueError) &&
+        !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    shape = PyObject_GetAttrString(object, "shape");
+    sizes = shape == NULL ? NULL : PySequence_Tuple(shape);
+    PyErr_Clear();
+    if (sizes != NULL && PyTuple_GET_SIZE(sizes) > 0) {
+        PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s of shape %S", name,
+                     expected, Py_TYPE(object)->tp_name, sizes);
+    } else if (type == NULL || PyErr_GivenExceptionMatches(type, PyExc_TypeError)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s", name, expected,
+                     Py_TYPE(object)->tp_name);
+    } else {
+        PyErr_Restore(type, value, traceback);
+        type = value = traceback = NULL;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    Py_XDECREF(sizes);
+    Py_XDECREF(shape);
+}
+
 int
 py_parse_number(PyObject *object, const char *name, double *number)
 {
@@ -55,12 +88,11 @@ py_parse_number(PyObject *object, const char *name, double *number)
     double x = PyFloat_AsDouble(object);
 
     if (x == -1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "%s: expected a number, got %s", name,
-                         Py_TYPE(object)->tp_name);
-        } else if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
             PyErr_Format(PyExc_ValueError, "%s: expected a finite number, got %R", name,
                          object);
+        } else {
+            explain(object, name, "a number");
         }
         return -1;
     }
@@ -73,16 +105,23 @@ py_parse_number(PyObject *object, const char *name, double *number)
     return 0;
 }
 
-int
-py_parse_integer(PyObject *object, const char *name, int64_t *number, int *overflow)
+PyObject *
+py_as_index(PyObject *object, const char *name)
 {
     PyObject *index = py_is_boolean(object) ? NULL : PyNumber_Index(object);
 
     if (index == NULL) {
-        if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "%s: expected an integer, got %s", name,
-                         Py_TYPE(object)->tp_name);
-        }
+        explain(object, name, "an integer");
+    }
+    return index;
+}
+
+int
+py_parse_integer(PyObject *object, const char *name, int64_t *number, int *overflow)
+{
+    PyObject *index = py_as_index(object, name);
+
+    if (index == NULL) {
         return -1;
     }
     *number = PyLong_AsLongLongAndOverflow(index, overflow);

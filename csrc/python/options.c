@@ -258,10 +258,8 @@ parse_dropout(PyObject *dropout, PyObject *seed, attn_problem *p)
         }
         return p->dropout > 0 ? -1 : 0;
     }
-    index = py_is_boolean(seed) ? NULL : PyNumber_Index(seed);
+    index = py_as_index(seed, "dropout_seed");
     if (index == NULL) {
-        PyErr_Format(PyExc_TypeError, "dropout_seed: expected an integer, got %s",
-                     Py_TYPE(seed)->tp_name);
         return -1;
     }
     p->dropout_seed = PyLong_AsUnsignedLongLong(index);

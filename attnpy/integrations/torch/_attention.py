@@ -47,6 +47,12 @@ if TYPE_CHECKING:
         num_threads: int | None
 
 
+# Options that are one number each.
+NUMBERS = dict.fromkeys(("scale", "softcap", "dropout"), "a number")
+NUMBERS |= dict.fromkeys(("dropout_seed", "num_threads"), "an integer")
+TENSORS = frozenset(_tensors.PLAIN)
+
+
 @overload
 def attention(
     query: Tensor,
@@ -265,7 +271,7 @@ def attend_at_once(
     for those in which microseconds count. Options are numbers and names; `as_torch`
     asks for what means the same to PyTorch.
     """
-    if is_traced():
+    if is_traced() or not TENSORS.isdisjoint(map(type, options.values())):
         return None
     arrays = _tensors.detached_arrays(query, key, value)
     if arrays is None or _is_for_attend(arrays, as_torch):
@@ -307,6 +313,7 @@ def attend(
 
     `inputs` are query, key, value, bias and sinks, `options` the others that are given.
     """
+    options = _with_numbers(options)
     given = list(_tensors_of(inputs, options))
     traced = (
         is_traced()
@@ -340,6 +347,36 @@ def attend(
     if out is not None:
         increment_version(out)  # so that autograd knows that it is not what it was
     return results
+
+
+def _with_numbers(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with numbers in the place of tensors of one.
+
+    Seeds stay as they are. Tensors of several numbers are refused, and those whose
+    gradients would be lost.
+    """
+    found = {}
+    for name, kind in NUMBERS.items():
+        number = options.get(name)
+        if not isinstance(number, torch.Tensor):
+            continue
+        dtype = number.dtype
+        right = not (dtype.is_complex or dtype is torch.bool)
+        if kind == "an integer":
+            right = right and not dtype.is_floating_point
+        if number.numel() != 1 or not right:
+            raise TypeError(
+                f"{name}: expected {kind}, got a torch.Tensor of shape "
+                f"{tuple(number.shape)} and {dtype}"
+            )
+        if number.requires_grad and torch.is_grad_enabled():
+            raise TypeError(
+                f"{name}: expected a constant, got a torch.Tensor that requires a "
+                f"gradient; there are gradients of {', '.join(NAMES)}"
+            )
+        if name != "dropout_seed":  # which a traced call draws in each run
+            found[name] = number.item()
+    return {**options, **found} if found else options
 
 
 def _tensors_of(inputs: tuple[Any, ...], options: dict[str, Any]) -> Iterator[Any]:
