@@ -31,7 +31,7 @@ from attnpy._options import (
 )
 from attnpy._options import Rotary as RotaryTables
 from attnpy.cache import KVCache, commit
-from attnpy.layers import _disentangled, _turns
+from attnpy.layers import _disentangled, _rotary
 from attnpy.layers._keys import Keys, check_caches, check_sizes
 from attnpy.layers._tokens import (
     PROJECTIONS,
@@ -841,15 +841,15 @@ class MultiHeadAttention:
         """Return the tables of queries and keys; the first token is there, or at 0."""
         if rotary is None:
             return None
-        return _turns.tables(
+        return _rotary.tables(
             rotary,
             tokens,
             starts,
             (0 if q_offset is None else q_offset, 0 if past is None else past),
             grown,
             (
-                _turns.arithmetic(tokens, self.W_q, self.q_norm),
-                _turns.arithmetic(tokens, self.W_k, self.k_norm),
+                _rotary.arithmetic(tokens, self.W_q, self.q_norm),
+                _rotary.arithmetic(tokens, self.W_k, self.k_norm),
             ),
         )
 
