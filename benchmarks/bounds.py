@@ -155,9 +155,10 @@ def bound(row, n_threads, seconds, frames):
     ):
         path = str(Path(folder) / "perf.data")
         worker.call(compare.prepare, row, n_threads)
+        rates = [worker.call(limit, row, n_threads)]
         each_call = worker.call(profile, path, seconds)
+        rates.append(worker.call(limit, row, n_threads))
         loaded = worker.call(extension)
-        rate = worker.call(limit, row, n_threads)
         fields = "tid,ip,sym,dso"
         text = output_of("perf", "script", "-i", path, "-F", fields, "--no-inline")
     found = {"group": row.group, "name": row.name, "threads": n_threads}
@@ -166,11 +167,11 @@ def bound(row, n_threads, seconds, frames):
         "commit": machine.commit() or "unknown",
     }
     found["kinds"] = shares(*kinds.read_samples(text), n_threads, loaded, frames)
-    if rate:
+    if None not in rates:
         by_memory = row.limit == "bandwidth"
         work = row.case.n_bytes() if by_memory else row.case.flops()
         found["limit"] = "bandwidth" if by_memory else "peak"
-        found["percent"] = 100 * work / each_call / rate
+        found["percent"] = 100 * work / each_call / max(rates)
         found["computed"] = 1.0 if by_memory else scores_for_each_visible(row.case)
     return report.rounded(found)
 
