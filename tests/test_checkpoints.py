@@ -145,6 +145,7 @@ def test_buffers_pooler_and_classifier_of_bert_are_left_alone():
 # Names of heads that are not here, by the family of names.
 HEADS = {
     "bert": ("cls.predictions.bias", "cls.seq_relationship.weight", "qa_outputs.bias"),
+    "esm": ("lm_head.dense.weight", "classifier.dense.weight"),
     **dict.fromkeys(
         families.JINA_BERTS,
         ("cls.predictions.bias", "classifier.weight", "qa_outputs.bias"),

@@ -263,6 +263,12 @@ OF_GATED = {"hidden_size": 24, "num_attention_heads": 2}
 # The same where a family needs another one.
 OTHER_VALUES_OF = {
     **dict.fromkeys(families.GATED, OF_GATED),
+    "esm": {
+        **OF_GATED,
+        "position_embedding_type": "absolute",
+        "token_dropout": False,
+        "emb_layer_norm_before": True,
+    },
     "modernbert": {**OF_GATED, "layer_types": [FULL] * 4, **WINDOWED_ROPE},
     "eurobert": {"hidden_size": 24, "num_attention_heads": 3, "head_dim": 4},
     **{kind: {"feed_forward_type": "reglu"} for kind in families.JINA_BERTS},
@@ -318,6 +324,8 @@ def other_value(kind, name):
 def base_for(kind, name):
     """A family's base, changed so that a field of it has an effect."""
     base = dict(BASES[kind])
+    if kind == "esm" and name == "pad_token_id":
+        base["position_embedding_type"] = "absolute"
     windows = {"sliding_window": 3}
     used = {"use_sliding_window": True, "max_window_layers": int(kind == "qwen2_moe")}
     if name in ("max_position_embeddings", LENGTH) and kind not in [

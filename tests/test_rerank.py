@@ -589,6 +589,7 @@ def test_scores_are_those_of_sentence_transformers(tmp_path, kind, changes, n_la
     owner |= {"xlm-roberta-xl": "XLMRobertaXL", "data2vec-text": "Data2VecText"}
     owner |= {"roberta-prelayernorm": "RobertaPreLayerNorm"}
     owner |= {"eurobert": "EuroBert", "jina_embeddings_v3": "JinaEmbeddingsV3"}
+    owner |= {"esm": "Esm"}
     owner = {"architectures": [f"{owner[kind]}ForSequenceClassification"], **changes}
     write_scorer(tmp_path, kind, n_labels, config=owner, model_max_length=14)
     wide = {"model_kwargs": {"dtype": torch.float64}, "device": "cpu"}

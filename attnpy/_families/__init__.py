@@ -26,6 +26,7 @@ from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
 from attnpy._families.ernie import ERNIE4_5
+from attnpy._families.esm import ESM
 from attnpy._families.eurobert import EUROBERT
 from attnpy._families.exaone import EXAONE, EXAONE4
 from attnpy._families.falcon import FALCON
@@ -89,7 +90,7 @@ FAMILIES: dict[str, Declaration] = {
             ALBERT,
         ),
         *(DEBERTA, DEBERTA_V2),
-        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, JINA_V3),
+        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, ESM, JINA_V3),
         *(JINA_BERT_CODE, JINA_BERT),  # whose code is told by the longer name
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),

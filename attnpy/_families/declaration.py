@@ -71,6 +71,9 @@ class Family(NamedTuple):
     interleaved : tuple of str
         Those of arrays of `stacked` with several parameters whose columns alternate:
         the first one of each, then the second.
+    frequencies : str
+        A pattern of names of the frequencies of rotary positions, equal ones, which
+        then are those of the model.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -93,6 +96,7 @@ class Family(NamedTuple):
     by_head: tuple[str, ...] = ()
     stacked: tuple[str, ...] = ()
     interleaved: tuple[str, ...] = ()
+    frequencies: str = ""
 
     def __repr__(self) -> str:
         """Return the number of names, and the other fields that are set."""

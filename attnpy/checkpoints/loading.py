@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import fnmatch
 import functools
 import itertools
@@ -21,6 +22,7 @@ from attnpy.checkpoints import files, gguf
 from attnpy.checkpoints.families import FAMILIES
 from attnpy.checkpoints.files import Checkpoint, register_bfloat16
 from attnpy.checkpoints.gguf import GgufFile
+from attnpy.positions import Rotary
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -129,10 +131,48 @@ def load(
         )
     head = Head(ignored=_checks.flag(ignore_head, "ignore_head"))
     no_scores = getattr(model, "tied", True) is None
+    rotary = rotary_of(model, tensors, FAMILIES[family], prefix)
     fill(
         *(own, tensors, FAMILIES[family], prefix, progress, no_scores, head),
         n_heads=heads_of(model),
     )
+    if rotary is not None:
+        model.rotary = rotary  # type: ignore[attr-defined]
+
+
+def rotary_of(
+    model: object, tensors: Mapping[str, ArrayLike], table: Family, prefix: str = ""
+) -> Rotary | None:
+    """Return a model's positions with the frequencies that a checkpoint has, if any."""
+    own = getattr(model, "rotary", None)
+    names = [
+        name
+        for name in (tensors if table.frequencies else ())
+        if name.startswith(prefix) and fnmatch.fnmatchcase(name, table.frequencies)
+    ]
+    if not names or not isinstance(own, Rotary):
+        return None
+    found = [np.asarray(_array(tensors, name), np.float64) for name in names]
+    for name, frequencies in zip(names, found, strict=True):
+        if frequencies.shape != own.frequencies.shape:
+            raise ValueError(
+                f"checkpoint: {named(name)}: expected shape {own.frequencies.shape}, "
+                f"got {frequencies.shape}"
+            )
+        if not (np.isfinite(frequencies) & (frequencies > 0)).all():
+            raise ValueError(
+                f"checkpoint: {named(name)}: expected finite numbers above 0, got "
+                "others"
+            )
+        if (frequencies != found[0]).any():
+            raise ValueError(
+                f"checkpoint: {named(name)}: expected the frequencies of "
+                f"{named(names[0])}, got others"
+            )
+    made = copy.copy(own)
+    made.frequencies = found[0].copy()
+    made.frequencies.flags.writeable = False
+    return made
 
 
 def heads_of(model: object) -> int:

@@ -22,6 +22,7 @@ from attnpy.checkpoints.loading import (
     dtype_of,
     fill,
     heads_of,
+    rotary_of,
 )
 from attnpy.checkpoints.mxfp4 import Mxfp4Checkpoint, is_mxfp4
 from attnpy.checkpoints.reading import is_there, read_json
@@ -192,6 +193,7 @@ def load(
     or it keeps the integers of a file.
     """
     own: dict[str, Array | PanelWriter] = {**model.parameters()}
+    rotary = rotary_of(model, tensors, table)
     tied = getattr(model, "tied", True)
     name = "token_embedding" if tied else "output"
     writer = None
@@ -215,6 +217,8 @@ def load(
     )
     if writer is not None:
         setattr(model, name, writer.packed())
+    if rotary is not None:
+        model.rotary = rotary  # type: ignore[attr-defined]
 
 
 def _quantizer(

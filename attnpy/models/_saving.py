@@ -13,6 +13,8 @@ from attnpy.checkpoints.exporting import exported
 from attnpy.checkpoints.loading import heads_of
 from attnpy.checkpoints.writing import write
 from attnpy.models import _hf_config
+from attnpy.positions import Rotary
+from attnpy.positions.rotary import usual
 
 if TYPE_CHECKING:
     import os
@@ -147,7 +149,18 @@ def _weights(
     for name, array in exported(own, names, preferred, heads_of(model)).items():
         inside = has_head and not _is_of_head(name, names)
         tensors[prefix + name if inside else name] = array.astype(kind)
+    if (frequencies := _frequencies(model)) is not None and names.frequencies:
+        name = names.frequencies.removeprefix("*")
+        tensors[prefix + name if has_head else name] = frequencies
     return tensors
+
+
+def _frequencies(model: Configured) -> Array | None:
+    """Return frequencies of rotary positions that are not those of the base."""
+    rotary = getattr(model, "rotary", None)
+    if not isinstance(rotary, Rotary) or (rotary.frequencies == usual(rotary)).all():
+        return None
+    return rotary.frequencies.astype(np.float32)
 
 
 def _dtype(model: Configured) -> np.dtype[Any]:

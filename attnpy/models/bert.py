@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 
 POOLINGS = "cls", "mean", "late"
 TABLES = "token_embedding", "position_embedding", "segment_embedding"
+UNMASKED = 0.88  # the share of tokens that were not masked when ESM was trained
 
 
 @_keywords.answering
@@ -148,6 +149,10 @@ class BertEncoder:
         Number positions as RoBERTa does: they begin at ``padding_id + 1``, and a token
         with this id, wherever it is, has the position `padding_id` and is not counted.
         By default positions begin at 0, whatever the tokens are.
+    masked_token : int, optional
+        A token whose embedding counts as 0. The embeddings of a text's other tokens are
+        multiplied by 0.88, and divided by their share of the text: ESM-2, which has
+        learned from texts of which 12 % were masked.
     num_buckets : int, optional
         Add MPNet's biases by distance, with this even number of buckets: those of
         `attnpy.positions.relative_bias`, the same in all layers.
@@ -225,7 +230,7 @@ class BertEncoder:
         None without `num_distances`.
     max_distance, distance_terms
         As given.
-    padding_id : int or None
+    padding_id, masked_token : int or None
         As given.
     pooler_weight, pooler_bias : ndarray, shape (E, E) and (E,), or None
         None without `pooler`.
@@ -258,7 +263,9 @@ class BertEncoder:
     Clark et al., "ELECTRA" (2020); Lan et al., "ALBERT" (2020); Warner et al.,
     "Smarter, Better, Faster, Longer" (2024), ModernBERT; He et al., "DeBERTaV3" (2023);
     Nussbaum et al., "Nomic Embed" (2024); Zhang et al., "mGTE" (2024); Boizard et al.,
-    "EuroBERT" (2025); Günther et al., "Jina Embeddings 2" (2023).
+    "EuroBERT" (2025); Günther et al., "Jina Embeddings 2" (2023); Lin et al.,
+    "Evolutionary-scale Prediction of Atomic-level Protein Structure with a Language
+    Model" (2023), ESM-2.
 
     Examples
     --------
@@ -302,6 +309,7 @@ class BertEncoder:
     max_distance: int | None
     distance_terms: tuple[str, ...]
     padding_id: int | None
+    masked_token: int | None
     pooler_weight: Array | None
     pooler_bias: Array | None
     pooler_activation: str
@@ -349,6 +357,7 @@ class BertEncoder:
         pooler_activation: PoolerActivation = "tanh",
         pooler_norm: bool = False,
         padding_id: int | None = None,
+        masked_token: int | None = None,
         num_buckets: int | None = None,
         alibi: bool = False,
         position_table: bool = True,
@@ -460,6 +469,11 @@ class BertEncoder:
         self.rotary, self.window = rotary, window
         self.config = None
         self.padding_id = _checked_padding(padding_id, max_length)
+        self.masked_token = None
+        if masked_token is not None:
+            self.masked_token = _checks.size(masked_token, "masked_token")
+            with _checks.renamed(token_ids="masked_token"):
+                _embedding.checked_ids([self.masked_token], len(self.token_embedding))
         self.relative_bias = None
         if num_buckets is not None:
             self.relative_bias = _relative_table(rng, num_buckets, num_heads, dtype)
@@ -594,6 +608,7 @@ class BertEncoder:
             "pooler_activation": self.pooler_activation,
             "pooler_norm": self.pooler_norm is not None,
             "padding_id": self.padding_id,
+            "masked_token": self.masked_token,
             "num_buckets": None if distances is None else len(distances),
             **self._shown_distances(),
             "embedding_dim": None if projection is None else len(projection),
@@ -650,8 +665,8 @@ class BertEncoder:
             With the keys of the Hugging Face configuration, whose ``model_type`` is
             bert (or left out), roberta, xlm-roberta, xlm-roberta-xl,
             roberta-prelayernorm, camembert, data2vec-text, distilbert, mpnet, electra,
-            albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte, new or
-            jina_embeddings_v3. A folder with code of jinaai is the last one,
+            albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte, new, esm
+            or jina_embeddings_v3. A folder with code of jinaai is the last one,
             xlm-roberta, or jina-embeddings-v2, for texts or code.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
@@ -982,6 +997,7 @@ class BertEncoder:
         if ends is not None and ends.size > 0 and (ends == ids.shape[-1]).all():
             ends = None  # there is no padding to leave out
         self._check_length(ids)
+        factors = self._factors(ids, lengths, token_mask)
         relative = _distances.of(self)
         bias = self._bias(ids.shape[-1] if ends is None else int(ends.max(initial=0)))
 
@@ -1010,7 +1026,8 @@ class BertEncoder:
 
             each = types.ndim == 2 and len(types) == len(ids)
             of_part = types[part] if each else types
-            tokens = self._embed(ids[part], of_part, num_threads)
+            own = None if factors is None else factors[part]
+            tokens = self._embed(ids[part], of_part, own, num_threads)
             tokens = _stack.normalized(self.norm, tokens, num_threads)
             tokens = self._projected(tokens, num_threads)
             existing = None if ends is None else ends[part]
@@ -1075,7 +1092,8 @@ class BertEncoder:
         _vjp.check_trainable(self, names)
         ids = _embedding.checked_ids(token_ids, len(self.token_embedding))
         types = self._types(ids, token_types)
-        embedded = self._embed(ids, types, num_threads)
+        factors = self._factors(ids, lengths, token_mask)
+        embedded = self._embed(ids, types, factors, num_threads)
         normed, of_norm = embedded, None
         if self.norm is not None:
             normed, of_norm = self.norm.vjp(embedded, num_threads=num_threads)
@@ -1133,8 +1151,11 @@ class BertEncoder:
                 places["position_embedding"] = self._places(ids)
             for name, place in places.items():
                 if (table := getattr(self, name)) is not None:
+                    of_rows = grad
+                    if name == "token_embedding" and factors is not None:
+                        of_rows = grad * factors[..., np.newaxis]
                     table = _vjp.look_up_vjp(
-                        table, np.broadcast_to(place, ids.shape), grad
+                        table, np.broadcast_to(place, ids.shape), of_rows
                     )
                     collected.add({name: table})
             return collected.parameters()
@@ -1514,18 +1535,56 @@ class BertEncoder:
             num_threads=num_threads,
         )
 
+    def _factors(
+        self,
+        ids: NDArray[np.int64],
+        lengths: ArrayLike | None,
+        token_mask: ArrayLike | None,
+    ) -> Array | None:
+        """Return what tokens' embeddings are multiplied by, (L,) or (B, L), or None."""
+        if self.masked_token is None:
+            return None
+        exists = np.ones(ids.shape, np.bool_)
+        if lengths is not None:
+            ends = _embedding.checked_lengths(lengths, ids, 0)
+            exists &= np.arange(ids.shape[-1]) < ends[..., np.newaxis]
+        if token_mask is not None:
+            exists &= _embedding.checked_mask(token_mask, ids)
+        is_masked = ids == self.masked_token
+        n_tokens = exists.sum(axis=-1, keepdims=True)
+        n_others = (exists & ~is_masked).sum(axis=-1, keepdims=True)
+        factors = UNMASKED * n_tokens / np.maximum(n_others, 1)
+        dtype = _dtypes.arithmetic(self.token_embedding.dtype)
+        return np.where(is_masked, 0, factors).astype(dtype)
+
     def _embed(
-        self, ids: NDArray[np.int64], types: NDArray[np.int64], num_threads: int | None
+        self,
+        ids: NDArray[np.int64],
+        types: NDArray[np.int64],
+        factors: Array | None,
+        num_threads: int | None,
     ) -> Array:
-        """Return the sums of embeddings, before the norm, (L, D) or (B, L, D)."""
+        """Return the sums of embeddings, before the norm, (L, D) or (B, L, D).
+
+        Those of tokens are multiplied by factors, (L,) or (B, L), if there are some.
+        """
         added = []
         if self.segment_embedding is not None:
             added.append((self.segment_embedding, types))
         if self.position_embedding is not None:
             added.append((self.position_embedding, self._places(ids)))
-        return _embedding.looked_up(
-            self.token_embedding, ids, *added, num_threads=num_threads
+        if factors is None:
+            return _embedding.looked_up(
+                self.token_embedding, ids, *added, num_threads=num_threads
+            )
+        tokens = _embedding.looked_up(
+            self.token_embedding, ids, num_threads=num_threads
         )
+        tokens *= factors[..., np.newaxis]
+        for table, numbers in added:
+            places = np.broadcast_to(numbers, ids.shape)
+            tokens += _embedding.looked_up(table, places, num_threads=num_threads)
+        return tokens
 
     @property
     def embed_dim(self) -> int:

@@ -228,7 +228,7 @@ class Rotary:
         _checks.memory(name, np.float64, (self.rotary_dim // 2,))
         self.interleaved = _checks.flag(interleaved, "interleaved")
         self._base = base = _checks.above(base, "base", 1)
-        exponents = np.arange(0, self.rotary_dim, 2) / max(1, self.rotary_dim)
+        exponents = _exponents(self.rotary_dim)
         self.frequencies = 1 / base**exponents
         self.attention_factor = 1.0
         self._beyond = None
@@ -364,6 +364,16 @@ class Rotary:
         lengths = _lengths(self, positions)
         tables = cos_sin(self, positions, _dtypes.arithmetic(x.dtype), lengths=lengths)
         return _attnpy.rotate(x, tables, self.interleaved, out, num_threads)
+
+
+def _exponents(rotary_dim: int) -> NDArray[np.float64]:
+    return np.arange(0, rotary_dim, 2) / max(1, rotary_dim)
+
+
+def usual(rotary: Rotary) -> NDArray[np.float64]:
+    """Return the frequencies of the base, without a scaling."""
+    frequencies: NDArray[np.float64] = 1 / rotary._base ** _exponents(rotary.rotary_dim)
+    return frequencies
 
 
 def cos_sin(

@@ -122,6 +122,19 @@ JINA_BERT = {
     "position_embedding_type": "alibi",
     "feed_forward_type": "geglu",
 }
+# As the folders of ESM-2 have them; 9 is the token that masks others.
+ESM = {
+    **{name: x for name, x in BERT.items() if name != "type_vocab_size"},
+    "model_type": "esm",
+    "position_embedding_type": "rotary",
+    "emb_layer_norm_before": False,
+    "token_dropout": True,
+    "mask_token_id": 9,
+    "pad_token_id": 1,
+    "esmfold_config": None,
+    "is_folding_model": False,
+    "vocab_list": None,
+}
 JINA_BERT_CODE = {**JINA_BERT, "model_type": "jina-bert-v2-code"}
 JINA_BERTS = {config["model_type"]: config for config in (JINA_BERT, JINA_BERT_CODE)}
 DEBERTA = {
@@ -167,7 +180,7 @@ KIN = {
         ),
     )
 }
-ENCODERS = {**KIN, **GATED, **DISENTANGLED, **JINA_BERTS}
+ENCODERS = {**KIN, **GATED, **DISENTANGLED, "esm": ESM, **JINA_BERTS}
 # Those for which Transformers has classes of their own.
 CLASSED = [kind for kind in ENCODERS if kind not in ("new", *JINA_BERTS)]
 GPT2 = {
@@ -579,7 +592,7 @@ HEADS |= dict.fromkeys(
     (
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet"),
         *("roberta-prelayernorm", "data2vec-text"),
-        "jina_embeddings_v3",
+        *("jina_embeddings_v3", "esm"),
     ),
     ("classifier.dense", "classifier.out_proj", np.tanh),
 )
@@ -625,7 +638,7 @@ def tensors(config, seed=0):
     makers |= {"bloom": _bloom_shapes, "mpt": _mpt_shapes}
     makers |= dict.fromkeys(FORMS, _formed_shapes)
     makers |= dict.fromkeys(DISENTANGLED, _disentangled_shapes)
-    makers |= dict.fromkeys(JINA_BERTS, _jina_shapes)
+    makers |= dict.fromkeys(JINA_BERTS, _jina_shapes) | {"esm": _esm_shapes}
     makers |= dict.fromkeys(GATED, _gated_shapes) | {"modernbert": _modernbert_shapes}
     makers |= {"eurobert": _eurobert_shapes}
     shapes = makers.get(config["model_type"], _llama_shapes)(config)
@@ -800,6 +813,53 @@ def _jina_shapes(config):
         for other in ("layer_norm_1", *_NORMS_OF_JINAS_CODE):
             new[name.replace("layer_norm_2", other)] = (e,)
     return new
+
+
+def _esm_shapes(config):
+    """Those of ESM-2, or with a table of positions of ESM-1b."""
+    e, shapes = config["hidden_size"], {}
+    for name, shape in _bert_shapes(config).items():
+        if "position_embeddings" in name and config["position_embedding_type"] != (
+            "absolute"
+        ):
+            continue
+        if "embeddings.LayerNorm" in name:
+            if not config["emb_layer_norm_before"]:
+                continue
+            name = name.replace("LayerNorm", "layer_norm")
+        name = name.replace("attention.output.LayerNorm", "attention.LayerNorm")
+        shapes[name.replace(".output.LayerNorm", ".LayerNorm")] = shape
+    return shapes | _with_biases({"encoder.emb_layer_norm_after": (e,)}, 0)
+
+
+def _esm_states(w, config, ids):
+    """The vectors of ESM: embeddings of masked tokens are left out."""
+    n_heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
+    is_rotary = config["position_embedding_type"] == "rotary"
+    x = w["embeddings.word_embeddings.weight"][ids]
+    if config["token_dropout"]:
+        masked = ids == config["mask_token_id"]
+        x = np.where(masked[:, None], 0, x) * (1 - 0.15 * 0.8) / (1 - masked.mean())
+    if not is_rotary:
+        x = x + w["embeddings.position_embeddings.weight"][_places(config, ids)]
+    if config["emb_layer_norm_before"]:
+        x = named_norm(x, w, "embeddings.layer_norm", eps)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"encoder.layer.{i}"
+        y = named_norm(x, w, f"{layer}.attention.LayerNorm", eps)
+        query, key, value = (
+            torch_linear(y, w, f"{layer}.attention.self.{part}")
+            for part in ("query", "key", "value")
+        )
+        if is_rotary:
+            theta = config.get("rope_theta", 10_000.0)
+            query, key = (_turned(z, n_heads, theta) for z in (query, key))
+        z = attend(query, key, value, n_heads)
+        x = x + torch_linear(z, w, f"{layer}.attention.output.dense")
+        y = named_norm(x, w, f"{layer}.LayerNorm", eps)
+        hidden = gelu(torch_linear(y, w, f"{layer}.intermediate.dense"))
+        x = x + torch_linear(hidden, w, f"{layer}.output.dense")
+    return named_norm(x, w, "encoder.emb_layer_norm_after", eps)
 
 
 # What jina's code for code calls it; its norms of queries and keys.
@@ -1479,6 +1539,8 @@ def bert_states(weights, config, ids, types=0):
         return _gated_states(w, config, ids, types)
     if kind in DISENTANGLED:
         return _disentangled_states(w, config, ids)
+    if kind == "esm":
+        return _esm_states(w, config, ids)
     if kind in JINA_BERTS:
         return _jina_states(w, config, ids, types)
     x = (
@@ -1727,7 +1789,7 @@ def _jina_states(w, config, ids, types):
 def _places(config, ids):
     """The positions, one by one: RoBERTa's and MPNet's pass over padding."""
     kinds = "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"
-    kinds += ("roberta-prelayernorm",)
+    kinds += "roberta-prelayernorm", "esm"
     given = dict.fromkeys(kinds, config.get("pad_token_id"))
     padding = {"mpnet": 1, **given}.get(config["model_type"])
     if padding is None:

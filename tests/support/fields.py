@@ -54,6 +54,7 @@ REFUSED = {
     "albert": {**RELATIVE, "several groups of layers": {"num_hidden_groups": 2}},
     "deberta-v2": {"a convolution after the first layer": {"conv_kernel_size": 3}},
     "nomic_bert": {"mixtures of experts": {"num_experts": 8}},
+    "esm": {"ESMFold": {"is_folding_model": True}},
     "new": {
         "scalings other than `ntk`": {
             "rope_scaling": {"type": "linear", "factor": 2.0}
@@ -153,6 +154,8 @@ def notes(family):
         positions = "learned and relative" if has_both else "relative"
     if "rotary" in given:
         positions = "rotary"
+        if "absolute" in family.read.get("position_embedding_type", ()):
+            positions = "rotary or learned"
     if "alibi" in given:
         positions = "ALiBi, no table of"
     if "num_distances" in given:
