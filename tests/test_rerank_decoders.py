@@ -195,9 +195,12 @@ def test_a_language_model_alone_has_the_tokens_yes_and_no(tmp_path, encoder):
     template = TEMPLATE.replace("{% if add_generation_prompt %}", "{% if true %}")
     ours = CrossEncoder.from_pretrained(tmp_path, chat_template=template)
     assert_same_bits(ours.predict(PAIRS), encoder.predict(PAIRS))
-    (tmp_path / "chat_template.jinja").unlink()  # the tokenizer makes pairs
-    ours = CrossEncoder.from_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="expected a chat_template, as its texts are"):
+        CrossEncoder.from_pretrained(tmp_path)  # such as bge-reranker-v2-gemma
     model = CausalDecoder.from_pretrained(tmp_path)
+    tokens = {"true_token_id": 3, "false_token_id": 4}
+    ours = CrossEncoder(model, ours.tokenizer, **tokens)  # which makes pairs
     ids = ours.tokenizer.encode(*PAIRS[0]).ids
     last = model.logits(model(ids)[-1:])[0]
     assert ours.predict(PAIRS[0], activation_fn="identity") == last[3] - last[4]

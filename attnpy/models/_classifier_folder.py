@@ -166,7 +166,8 @@ def _with_template(recipe: Recipe, module: Module) -> Recipe:
     """Return a recipe with the folder's template of chats, if pairs go through it.
 
     Where no file says whether they do, a language model's pairs do, and those of a
-    classifier if the template writes both texts of a pair.
+    classifier if the template writes both texts of a pair. One whose folder does not
+    say that it is a reranker needs a template: texts side by side ask it nothing.
     """
     folder, said = recipe.model_folder, module.message_format
     text = None if said == "text" else _sentence_folder.chat_template(folder)
@@ -179,7 +180,9 @@ def _with_template(recipe: Recipe, module: Module) -> Recipe:
         chat_template=text,
         chat_template_kwargs=variables,
         message_format=said if said in FORMATS else None,
-        is_needed=is_told or (text is not None and recipe.tokens is not None),
+        is_needed=is_told
+        or recipe.tokens == USUAL_TOKENS
+        or (text is not None and recipe.tokens is not None),
     )
 
 
