@@ -31,6 +31,7 @@ pytestmark = pytest.mark.quick
 
 ENCODER_DECODERS = encoder_decoders.ENCODER_DECODERS
 BASES = {**families.ENCODERS, **families.DECODERS, **ENCODER_DECODERS, **pictures.ALL}
+BASES["t5_encoder"] = encoder_decoders.T5_ENCODER  # which has no heads
 FAMILIES = pytest.mark.parametrize("kind", BASES)
 LISTS = json.loads(
     (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
@@ -52,7 +53,7 @@ def arguments(config):
     kind = config["model_type"]
     encoder, both = kind in list(families.ENCODERS), kind in list(ENCODER_DECODERS)
     judge = _hf_config.encoder_decoder if both else _hf_config.decoder
-    judge = _hf_config.encoder if encoder else judge
+    judge = _hf_config.encoder if encoder or kind == "t5_encoder" else judge
     for kinds, other in (
         (pictures.IMAGES, _hf_config.image),
         (pictures.PAIRS, _hf_config.image_and_text),
@@ -178,7 +179,7 @@ def test_what_the_table_says_of_tied_scores_is_so(kind):
 @FAMILIES
 def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
     transformers = pytest.importorskip("transformers")
-    if kind in ("new", *families.JINA_BERTS):
+    if kind in ("new", "t5_encoder", *families.JINA_BERTS):
         pytest.skip("a class of the code beside the files")
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
@@ -192,7 +193,7 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
 @FAMILIES
 def test_what_their_classes_write_is_read(kind):
     transformers = pytest.importorskip("transformers")
-    if kind in ("new", *families.JINA_BERTS):
+    if kind in ("new", "t5_encoder", *families.JINA_BERTS):
         pytest.skip("a class of the code beside the files")
     given = json.loads(json.dumps(BASES[kind]))  # they write to what is inside
     written = transformers.CONFIG_MAPPING[kind](**given).to_dict()
@@ -425,7 +426,7 @@ def test_fields_of_deberta_that_do_not_agree_are_refused(kind):
         (kind, name)
         for kind in BASES
         for name in _families.FAMILIES[kind].read
-        if kind not in ENCODER_DECODERS or name not in AGAIN
+        if kind not in [*ENCODER_DECODERS, "t5_encoder"] or name not in AGAIN
         if kind not in families.DISENTANGLED or name not in AGREEING
     ],
 )
@@ -465,7 +466,7 @@ def test_fields_that_ask_for_something_else_are_refused_by_name(kind):
 def test_all_that_is_wrong_is_in_one_error(kind):
     config = {**BASES[kind], "x_y": 3, "quantization_config": {"bits": 4}}
     sizes = {**dict.fromkeys(("gpt2", "gpt_bigcode", "gptj"), "n_embd")}
-    sizes |= {"distilbert": "dim", "mpt": "d_model"}
+    sizes |= {"distilbert": "dim", "mpt": "d_model", "t5_encoder": "d_model"}
     size = sizes.get(kind, "hidden_size")
     size = "d_model" if kind in ENCODER_DECODERS else size
     size = {"clip": "projection_dim", "siglip": "text_config"}.get(kind, size)

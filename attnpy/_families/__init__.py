@@ -69,7 +69,7 @@ from attnpy._families.seed_oss import SEED_OSS
 from attnpy._families.smollm3 import SMOLLM3
 from attnpy._families.stablelm import STABLELM
 from attnpy._families.starcoder import STARCODER2
-from attnpy._families.t5 import MT5, T5
+from attnpy._families.t5 import MT5, T5, T5_ENCODER
 from attnpy._families.vit import DEIT, VIT
 
 # By `model_type`, in the order in which messages name them.
@@ -90,7 +90,7 @@ FAMILIES: dict[str, Declaration] = {
             ALBERT,
         ),
         *(DEBERTA, DEBERTA_V2),
-        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, ESM, JINA_V3),
+        *(MODERNBERT, EUROBERT, NOMIC_BERT, GTE, GTE_NEW, T5_ENCODER, ESM, JINA_V3),
         *(JINA_BERT_CODE, JINA_BERT),  # whose code is told by the longer name
         *(VIT, DEIT, CLIP, CLIP_VISION, CLIP_TEXT, SIGLIP, SIGLIP_VISION, SIGLIP_TEXT),
         *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, GEMMA, GEMMA2, GEMMA3, SMOLLM3),

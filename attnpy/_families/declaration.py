@@ -150,6 +150,8 @@ class Declaration:
     has_code : callable
         Whether that code computes what this family does, by a configuration's fields,
         where it computes others, too.
+    owner : str
+        The class in `architectures` that says so, whatever `model_type` is beside it.
     within : str
         The model_type of models that have one of this family as their ``text_config``.
     modern : callable
@@ -184,6 +186,7 @@ class Declaration:
     older: Mapping[str, str] = field(default_factory=dict)
     code: str = ""
     has_code: Callable[[Mapping[str, Any]], bool] = bool
+    owner: str = ""
     within: str = ""
     modern: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     saved: Callable[[Mapping[str, Any]], dict[str, Any]] = dict

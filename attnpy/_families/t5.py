@@ -1,4 +1,7 @@
-"""T5 and its multilingual kin: biases by distance, and scores that are not scaled."""
+"""T5 and its multilingual kin: biases by distance, and scores that are not scaled.
+
+Folders of its encoder alone are those of sentence-t5, gtr-t5 and instructor.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,34 @@ def _network(place: str, norm: str, matrices: dict[str, str]) -> dict[str, str]:
     }
 
 
+_FIRST = {
+    **_attention("layer.0.SelfAttention", "self_attention"),
+    "layer.0.layer_norm.weight": "norm_1.weight",
+}
+
+
+def _encoder(matrices: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the encoder's layers, with these matrices in networks."""
+    layer = {**_FIRST, **_network("layer.1", "norm_2", matrices)}
+    return names_of("encoder.block.{i} encoder.layers.{i}", layer, {})
+
+
 def _layers(matrices: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the names of both stacks of layers, with these matrices in networks."""
-    first = {
-        **_attention("layer.0.SelfAttention", "self_attention"),
-        "layer.0.layer_norm.weight": "norm_1.weight",
-    }
-    encoder = {**first, **_network("layer.1", "norm_2", matrices)}
+    """Return the names of both stacks of layers."""
     decoder = {
-        **first,
+        **_FIRST,
         **_attention("layer.1.EncDecAttention", "cross_attention"),
         "layer.1.layer_norm.weight": "norm_2.weight",
         **_network("layer.2", "norm_3", matrices),
     }
     return {
-        **names_of("encoder.block.{i} encoder.layers.{i}", encoder, {}),
+        **_encoder(matrices),
         **names_of("decoder.block.{i} decoder.layers.{i}", decoder, {}),
     }
 
 
+PLAIN = {"wi": "W_1", "wo": "W_2"}
+GATED = {"wi_0": "W_gate", "wi_1": "W_1", "wo": "W_2"}
 _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 NAMES = Family(
@@ -56,7 +68,7 @@ NAMES = Family(
         "shared.weight": ("token_embedding",),
         f"encoder.{_BIAS}": ("encoder_relative_bias",),
         f"decoder.{_BIAS}": ("decoder_relative_bias",),
-        **_layers({"wi": "W_1", "wo": "W_2"}),
+        **_layers(PLAIN),
         "encoder.final_layer_norm.weight": ("encoder.norm.weight",),
         "decoder.final_layer_norm.weight": ("decoder.norm.weight",),
         "lm_head.weight": ("output.T",),
@@ -69,7 +81,7 @@ NAMES = Family(
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
-    gated=_layers({"wi_0": "W_gate", "wi_1": "W_1", "wo": "W_2"}),
+    gated=_layers(GATED),
     instead={"lm_head.weight": "shared.weight"},
 )
 
@@ -198,4 +210,59 @@ MT5 = replace(
     },
     fixed={**T5.fixed, "tied": False, "logit_scale": None},
     computed={name: COMPUTED[name] for name in ("activation", "stop")},
+)
+
+NAMES_ENCODER = Family(
+    {
+        "shared.weight": ("token_embedding",),
+        f"encoder.{_BIAS}": ("relative_bias",),
+        **_encoder(PLAIN),
+        "encoder.final_layer_norm.weight": ("encoder.norm.weight",),
+    },
+    heads=("classifier.*",),
+    tied={"encoder.embed_tokens.weight": "shared.weight"},
+    gated=_encoder(GATED),
+    instead={"shared.weight": "encoder.embed_tokens.weight"},
+)
+_OF_DECODER = (
+    *("num_decoder_layers", "decoder_start_token_id", "eos_token_id"),
+    *("scale_decoder_outputs", "tie_word_embeddings"),
+)
+_OWNER = "T5EncoderModel"
+T5_ENCODER = Declaration(
+    model_type="t5_encoder",
+    title="T5, its encoder alone",
+    model="encoder",
+    classes=(_OWNER, _OWNER),
+    checkpoint="t5_encoder",
+    names=NAMES_ENCODER,
+    read={
+        name: field
+        for name, field in READ.items()
+        if name not in (*_OF_DECODER, "relative_attention_max_distance")
+    },
+    neutral=ENCODER_DECODER_NEUTRAL
+    | {
+        "is_encoder_decoder": (True, False),
+        "relative_attention_max_distance": (128,),
+    },
+    harmless=without(T5.harmless, _OF_DECODER)
+    | {"of the decoder, which is not here": _OF_DECODER},
+    copied={
+        argument: field
+        for argument, field in T5.copied.items()
+        if argument not in ("num_decoder_layers", "max_distance", "start")
+    },
+    fixed={
+        **dict.fromkeys(("embedding_norm", "position_table"), False),
+        **{f"{name}_bias": False for name in ("qkv", "out", "feed_forward")},
+        "max_length": 2**31 - 1,
+        "norm": "rms",
+        "norm_first": True,
+        "num_types": 0,
+        "scale": 1.0,
+    },
+    computed={"activation": _activation},
+    owner=_OWNER,
+    saved=lambda config: {**config, "model_type": "t5", "architectures": [_OWNER]},
 )

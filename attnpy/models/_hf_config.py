@@ -27,9 +27,12 @@ def kind_of(config: Config) -> object:
     """
     places, given = config.get("auto_map"), config.get("model_type")
     codes = [*places.values()] if isinstance(places, Mapping) else []
+    owners = config.get("architectures")
     for kind, family in FAMILIES.items():
         named = family.code and any(family.code in str(place) for place in codes)
         if named and family.has_code(config):
+            return kind
+        if family.owner and owners == [family.owner]:
             return kind
         if family.within and family.within == given:
             return kind
@@ -154,11 +157,16 @@ def arguments(config: Config, family: Declaration) -> dict[str, Any]:
 def head_arguments(config: Config, family: Declaration, kind: str) -> dict[str, Any]:
     """Return those that a head has: of "text", "token" or "word"."""
     made: dict[str, Any] = {}
-    names = {"token": family.names.token_classifier, "word": family.names.masked_words}
+    names = {
+        "text": family.names.classifier,
+        "token": family.names.token_classifier,
+        "word": family.names.masked_words,
+    }
     if kind == "text":
         made["pooler_activation"] = family.head_activation
-    elif not names[kind]:
-        options = {"token": "token_classifier", "word": "masked_words"}
+    if not names[kind]:
+        options = {"text": "classifier", "token": "token_classifier"}
+        options |= {"word": "masked_words"}
         raise ValueError(
             f"{options[kind]}: expected False, as {family.model_type} has no such head "
             "here, got True"

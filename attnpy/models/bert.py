@@ -119,6 +119,8 @@ class BertEncoder:
         Rotary positions instead of a table. A list has one for each layer.
     window : tuple of (int or None, int or None), or list of tuple or None, optional
         As in `attnpy.attention`; a list has that of each layer.
+    scale : float, optional
+        Of the scores of attention, as in `attnpy.attention`: T5 has 1.
     norm_first : bool, optional
         As in `attnpy.blocks.EncoderLayer`.
     first_norm : bool, optional
@@ -236,7 +238,7 @@ class BertEncoder:
         None without `pooler`.
     pooler_norm : attnpy.blocks.LayerNorm or None
     max_length : int
-    alibi, rotary, window, pooling, pooler_activation
+    alibi, rotary, window, scale, pooling, pooler_activation
         As given.
     token_head, word_head : object or None
         The heads of `classify_tokens` and `logits`; None without.
@@ -323,6 +325,7 @@ class BertEncoder:
     alibi: bool
     rotary: Rotary | list[Rotary] | list[Rotary | None] | None
     window: Window | list[Window | None] | None
+    scale: float | None
     config: dict[str, Any] | None
 
     def __init__(
@@ -343,6 +346,7 @@ class BertEncoder:
         embedding_norm: bool = True,
         rotary: Rotary | list[Rotary] | list[Rotary | None] | None = None,
         window: Window | list[Window | None] | None = None,
+        scale: float | None = None,
         norm_first: bool = False,
         first_norm: bool = True,
         qk_norm: bool | Literal["all heads"] = False,
@@ -465,8 +469,10 @@ class BertEncoder:
                     "False"
                 )
             self.encoder.layers[0].norm_1 = None
-        _parts.set_options(self.encoder.layers, dtype, window=window, rotary=rotary)
-        self.rotary, self.window = rotary, window
+        _parts.set_options(
+            self.encoder.layers, dtype, window=window, rotary=rotary, scale=scale
+        )
+        self.rotary, self.window, self.scale = rotary, window, scale
         self.config = None
         self.padding_id = _checked_padding(padding_id, max_length)
         self.masked_token = None
@@ -602,6 +608,7 @@ class BertEncoder:
             "max_length": self.max_length,
             "rotary": self.rotary,
             "window": self.window,
+            "scale": self.scale,
             "num_types": 0 if types is None else len(types),
             "pooler": self.pooler_weight is not None,
             "pooling": self.pooling,
@@ -666,7 +673,8 @@ class BertEncoder:
             bert (or left out), roberta, xlm-roberta, xlm-roberta-xl,
             roberta-prelayernorm, camembert, data2vec-text, distilbert, mpnet, electra,
             albert, deberta, deberta-v2, modernbert, eurobert, nomic_bert, gte, new, esm
-            or jina_embeddings_v3. A folder with code of jinaai is the last one,
+            or jina_embeddings_v3. ``architectures`` of T5EncoderModel make it the
+            encoder of T5. A folder with code of jinaai is the last one,
             xlm-roberta, or jina-embeddings-v2, for texts or code.
             Keys that do not change the computation are ignored, and all others are
             refused, unless null.
@@ -1014,7 +1022,7 @@ class BertEncoder:
                     bias=None if bias is None else bias[:, :longest, :longest],
                     kv_lengths=None if of_keys is None else of_keys[part],
                     seq_offsets=seq_offsets,
-                    **_parts.common_options(window=self.window, rotary=self.rotary),
+                    **self._options(),
                     relative=relative,
                     mixed=_embedding.is_mixed(self.token_embedding),
                     return_weights=return_weights,
@@ -1112,7 +1120,7 @@ class BertEncoder:
                 bias=self._bias(_embedding.longest(tokens, seq_offsets)),
                 kv_lengths=of_keys,
                 seq_offsets=seq_offsets,
-                **_parts.common_options(window=self.window, rotary=self.rotary),
+                **self._options(),
                 wanted=() if self.relative_bias is None else ("bias",),
                 checkpoint=checkpoint,
                 dropout=rate,
@@ -1629,6 +1637,12 @@ class BertEncoder:
         else:
             of = functools.partial(positions.relative_bias, self.relative_bias)
         return by_distance(of, longest, longest)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options of all layers' attention."""
+        return _parts.common_options(
+            window=self.window, rotary=self.rotary, scale=self.scale
+        )
 
     def _of_bias(self, grad: Array) -> Array:
         """Return the gradient of `relative_bias` from that of `_bias`, (H, L, L)."""

@@ -25,6 +25,15 @@ T5 = {
     "eos_token_id": 1,
     "decoder_start_token_id": 0,
 }
+# The fields of a folder of the encoder alone, such as sentence-t5.
+T5_ENCODER = {
+    **T5,
+    "model_type": "t5_encoder",
+    "relative_attention_max_distance": 128,
+    "is_encoder_decoder": True,
+    "n_positions": 512,
+    "pad_token_id": 0,
+}
 MT5 = {**T5, "model_type": "mt5", "feed_forward_proj": "gated-gelu"}
 BART = {
     "model_type": "bart",
@@ -172,7 +181,32 @@ def distance_bias(table, n, both_ways, longest):
     return bias
 
 
+def encoder_tensors(config):
+    """The arrays of T5's encoder alone."""
+    whole = tensors({**config, "model_type": "t5"})
+    return {
+        name: array
+        for name, array in whole.items()
+        if name.startswith(("shared.", "encoder."))
+    }
+
+
+def encoder_states(weights, config, ids):
+    """The vectors of a text after T5's encoder."""
+    w = {name: np.asarray(array, float) for name, array in weights.items()}
+    return _t5_stack(w, config)("encoder", np.asarray(ids), None)
+
+
 def _t5_scores(w, config, source, target):
+    stack = _t5_stack(w, config)
+    x = stack("decoder", target, stack("encoder", source, None))
+    if is_tied(config):
+        return x * config["d_model"] ** -0.5 @ w["shared.weight"].T
+    return x @ w["lm_head.weight"].T
+
+
+def _t5_stack(w, config):
+    """What gives the vectors of a side."""
     eps, n_heads = 1e-6, config["num_heads"]
 
     def stack(side, ids, states):
@@ -214,10 +248,7 @@ def _t5_scores(w, config, source, target):
             i += 1
         return rms_norm(x, w[f"{side}.final_layer_norm.weight"], eps)
 
-    x = stack("decoder", target, stack("encoder", source, None))
-    if is_tied(config):
-        return x * config["d_model"] ** -0.5 @ w["shared.weight"].T
-    return x @ w["lm_head.weight"].T
+    return stack
 
 
 def places(config, ids):

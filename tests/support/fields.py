@@ -120,12 +120,14 @@ def families():
     for model, reads in CLASSES.items():
         members = [family for family in FAMILIES.values() if family.model == model]
         heads = [_heads(family) for family in members]
-        all_have = [head for head in heads[0] if all(head in own for own in heads)]
+        some = [own for own in heads if own]
+        all_have = [x for x in heads[0] if all(x in own for own in some)]
         may_have = f" Heads: {', '.join(all_have)}." if all_have else ""
         lines += [f"{reads}{may_have}", "", "| family, `model_type` | notes |"]
         lines += ["| --- | --- |"]
         for family, own in zip(members, heads, strict=True):
             more = [f"head: {head}" for head in own if head not in all_have]
+            more += [] if own or not some else ["no heads"]
             words = "; ".join([*more, notes(family)])
             lines += [f"| {family.title}, `{family.model_type}` | {words} |"]
         lines += [""]
@@ -150,7 +152,7 @@ def notes(family):
     tied = family.neutral.get("tie_word_embeddings")
     positions = given.get("positions", "learned")
     if "num_buckets" in given:
-        has_both = family.model == "encoder"
+        has_both = given.get("position_table", family.model == "encoder")
         positions = "learned and relative" if has_both else "relative"
     if "rotary" in given:
         positions = "rotary"
