@@ -52,9 +52,10 @@ panel_storage(attn_dtype dtype)
 #endif
 }
 
-/* Computes the chains of row form with rows first .. first + n - 1 of a packed panel. */
-static void
-add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
+/* Computes the chains of row form with rows first .. first + n - 1 of the packed panel at a column,
+ * or of two panels where one row reads them; returns how many columns these have. */
+static ptrdiff_t
+add_weight_panels(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
     storage kind = panel_storage(w->l->weight.dtype);
     bool in_place = kind != AS_OPERANDS || w->l->weight.dtype == OPERAND_DTYPE;
@@ -73,6 +74,11 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
         .b_ahead = in_place && !alone ? ahead : 0,
         .b_goal = near && n_rows <= ATTN_FEW_ROWS ? TO_FIRST : TO_SECOND};
 
+    if (TAKES_TWO_PANELS && alone && in_place &&
+        column + ATTN_PANEL_COLUMNS < w->task->n_columns) {
+        multiply_row_by_two_panels(&m.base);
+        return 2 * ATTN_PANEL_COLUMNS;
+    }
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.base.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
         multiply_few_rows_by_panel(m, kind);
@@ -81,6 +87,7 @@ add_weight_panel(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
         /* Later rows prefetch the next panel. */
         m.b_ahead = in_place && !near ? m.base.n_steps * m.base.b_row : 0;
     }
+    return ATTN_PANEL_COLUMNS;
 }
 
 /* Copies elements first .. first + n - 1, of one block, of at most LANES columns of W into the
@@ -180,8 +187,8 @@ add_linear_rows(linear_work *w, ptrdiff_t first, ptrdiff_t n)
     ptrdiff_t width = row_width(w), n_columns = w->task->n_columns;
     bool packed = w->l->packed;
 
-    for (ptrdiff_t k = 0; packed && k < n_columns; k += ATTN_PANEL_COLUMNS) {
-        add_weight_panel(w, first, n, k);
+    for (ptrdiff_t k = 0; packed && k < n_columns;) {
+        k += add_weight_panels(w, first, n, k);
     }
     for (ptrdiff_t k = 0; !packed && (k < n || k == 0); k += ROW_GROUP) {
         add_weight_group(w, first + k, least(n - k, ROW_GROUP), k);
