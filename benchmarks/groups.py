@@ -76,8 +76,14 @@ MAKERS = {
     ),
     "sentences": lambda _: models.text_rows(),
     "rerank": lambda _: models.pair_rows(),
-    "prompts": lambda here: models.decoder_rows(here.native_bf16, (0,)),
-    "tokens": lambda here: models.decoder_rows(here.native_bf16, (8,)),
+    "prompts": lambda here: (
+        *models.decoder_rows(here.native_bf16, (0,)),
+        *models.alibi_rows(0),
+    ),
+    "tokens": lambda here: (
+        *models.decoder_rows(here.native_bf16, (8,)),
+        *models.alibi_rows(8),
+    ),
     "int8": lambda here: models.integer_rows("amx_bf16" in here.tiers),
     "gguf": lambda here: (
         *models.gguf_rows("amx_bf16" in here.tiers),
@@ -92,6 +98,7 @@ MAKERS = {
         *rows.tensor_rows(),
         *models.transformers_rows(here.native_bf16),
         *models.in_torch_rows(here.native_bf16),
+        *models.quantized_layer_rows(),
     ),
     "scaling": scaling_rows,
 }

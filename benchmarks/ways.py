@@ -41,6 +41,7 @@ WAYS = {
     in_transformers.InTransformers: in_transformers.WAYS,
     in_torch.Embedding: in_torch.WAYS,
     in_torch.TorchStep: in_torch.STEP_WAYS,
+    in_torch.QuantizedLayer: in_torch.LAYER_WAYS,
     sentences.Texts: sentences.WAYS,
     pairs.Pairs: pairs.WAYS,
     translation.Translation: translation.WAYS,

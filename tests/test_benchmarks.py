@@ -54,6 +54,7 @@ from benchmarks.models import (  # noqa: E402
     exported,
     folders,
     gguf_files,
+    in_torch,
     in_transformers,
     pairs,
     reuse,
@@ -886,7 +887,8 @@ TINY |= {"intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads
 OF_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 6, "head_dim": 8}
 OF_EXPERTS |= {"num_experts_per_tok": 2}
 LIKE = {"tiny llama": "Llama shape", "tiny qwen2": "Qwen2-0.5B"}
-LIKE |= {"tiny experts": "Qwen3-MoE shape"}
+LIKE |= {"tiny experts": "Qwen3-MoE shape", "tiny bloom": "BLOOM shape"}
+ONLY = {"tiny experts": "llamacpp", "tiny bloom": "transformers"}
 
 
 @pytest.fixture
@@ -897,7 +899,8 @@ def tiny_models(tmp_path, monkeypatch):
     folders.root.cache_clear()
     for name, other in LIKE.items():
         of_kind = OF_EXPERTS if "experts" in name else {}
-        config = {**folders.CONFIGS[other], **TINY, **of_kind}
+        config = folders.CONFIGS[other]
+        config = config | {k: x for k, x in TINY.items() if k in config} | of_kind
         monkeypatch.setitem(folders.CONFIGS, name, config)
     yield tmp_path
     folders.root.cache_clear()
@@ -943,6 +946,15 @@ def test_the_operations_of_a_prompt_are_those_of_each_product(tiny_models):
     assert after.flops() == 2 * each + 2 * (2 * 32 * 50)
     assert after.weight_bytes() == 4 * (2 * (layer + 2 * 32) + 32 + 32 * 50)
     assert sum(array.nbytes for array in after.memory()) <= after.weight_bytes()
+
+
+def test_the_operations_of_alibi_are_those_of_each_product(tiny_models):
+    case = decoders.Tokens("tiny bloom", 7)
+    layer = 12 * 32 * 32
+    pairs = 7 * 8 // 2
+    assert case.flops() == 2 * (2 * 7 * layer + 4 * 32 * pairs) + 2 * 32 * 50
+    vectors = 2 * (4 * 32 + (3 + 1 + 4 + 1) * 32) + 2 * 2 * 32
+    assert case.weight_bytes() == 4 * (2 * layer + vectors + 32 * 50)
 
 
 @pytest.fixture
@@ -1075,7 +1087,7 @@ def skip_without(system, monkeypatch):
     [
         (system, name)
         for system, name in itertools.product(model_rows.DECODERS, LIKE)
-        if "experts" not in name or system == "llamacpp"
+        if ONLY.get(name, system) == system
     ],
 )
 def test_decoders_of_peers_give_the_same_scores(
@@ -1224,6 +1236,20 @@ def no_gradients(system):
     import torch
 
     return torch.inference_mode()
+
+
+@pytest.mark.parametrize("activations", ["float", "int8"])
+def test_quantised_layers_of_pytorch_give_nearly_what_floats_give(activations):
+    pytest.importorskip("torch")
+    case = in_torch.QuantizedLayer(2, 9, 64, 4, activations)
+    expected = case.expected()
+    with no_gradients("torch"):
+        errors = all_ways("torch", case)
+        (way,) = ways.ways_of("attnpy", case, case.arrays(), 1)
+        error = ways.mean_error(way.read(way.call()), expected)
+    assert 1e-4 < error < 2e-2
+    assert 1e-4 < errors.pop("quantize_dynamic") < 5e-2
+    assert len(errors) >= 2 and max(errors.values()) < 1e-5
 
 
 @pytest.mark.parametrize("gradients", [False, True])

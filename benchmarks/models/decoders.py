@@ -89,7 +89,7 @@ class Tokens:
     def flops(self):
         """The products of all tokens, those of the scores but once a call."""
         config = folders.CONFIGS[self.model]
-        matrices = self.n_weights(lambda name, x: "layers" in name and len(x) == 2)
+        matrices = self.n_weights(lambda x, shape: folders.of_layer(x) and shape[1:])
         tables = config["vocab_size"] * config["hidden_size"]
         ends = np.arange(self.capacity() - self.n_tokens(), self.capacity()) + 1
         pairs = 4 * config["hidden_size"] * config["num_hidden_layers"] * ends.sum()

@@ -135,6 +135,17 @@ CONFIGS = {
         "max_position_embeddings": 8192,
         "tie_word_embeddings": True,
     },
+    "BLOOM shape": {
+        "model_type": "bloom",
+        "layer_norm_epsilon": 1e-5,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 8,
+        "vocab_size": 8000,
+        "tie_word_embeddings": True,
+    },
     "Qwen2-0.5B": {
         **DECODER,
         "model_type": "qwen2",
@@ -195,7 +206,7 @@ def weights(config, dtype):
     for name, shape in shapes(config).items():
         array = rng.standard_normal(shape, dtype=np.float32)
         array *= np.float32(0.1 if len(shape) == 1 else 1 / math.sqrt(shape[-1]))
-        if "norm" in name.lower() and name.endswith("weight"):
+        if len(shape) == 1 and name.endswith("weight"):
             array += 1
         # The upper half of the bits is a bfloat16 number.
         array.view(np.uint32)[...] &= np.uint32(0xFFFF0000)
@@ -204,8 +215,8 @@ def weights(config, dtype):
 
 
 def shapes(config):
-    """The shapes of a checkpoint of BERT, DeBERTa, ViT or Llama's kin, by name."""
-    kinds = {"bert": bert, "deberta-v2": deberta, "vit": vit}
+    """The shapes of a checkpoint of BERT, DeBERTa, ViT, BLOOM or Llama's kin."""
+    kinds = {"bert": bert, "deberta-v2": deberta, "vit": vit, "bloom": bloom}
     return kinds.get(config["model_type"], llama)(config)
 
 
@@ -270,6 +281,26 @@ def vit(config):
     return found
 
 
+def bloom(config):
+    e = config["hidden_size"]
+    layer = {
+        "input_layernorm": (e,),
+        "self_attention.query_key_value": (3 * e, e),
+        "self_attention.dense": (e, e),
+        "post_attention_layernorm": (e,),
+        "mlp.dense_h_to_4h": (4 * e, e),
+        "mlp.dense_4h_to_h": (e, 4 * e),
+    }
+    modules = {"word_embeddings_layernorm": (e,), "ln_f": (e,)}
+    for i in range(config["num_hidden_layers"]):
+        modules |= {f"h.{i}.{name}": shape for name, shape in layer.items()}
+    found = {"transformer.word_embeddings.weight": (config["vocab_size"], e)}
+    for name, shape in modules.items():
+        found |= {f"transformer.{name}.weight": shape}
+        found |= {f"transformer.{name}.bias": shape[:1]}
+    return found
+
+
 def network(name, e, inner):
     return {
         f"{name}.gate_proj.weight": (inner, e),
@@ -286,6 +317,11 @@ def experts(config):
     for j in range(n_experts):
         found |= network(f"mlp.experts.{j}", e, inner)
     return found
+
+
+def of_layer(name):
+    """Whether an array is of one of the layers, which have numbers."""
+    return re.search(r"\.\d+\.", name) is not None
 
 
 def share_read(config, name):

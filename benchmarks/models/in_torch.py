@@ -9,6 +9,7 @@ import numpy as np
 
 import attnpy
 
+from .. import layers
 from ..lazily import sentence_transformers, torch
 from ..peers import Way
 from . import encoders, training
@@ -38,6 +39,27 @@ class Embedding:
 
     def flops(self):
         return encoders.flops(encoders.CONFIG, np.full(self.batch, self.length))
+
+
+@dataclass(frozen=True)
+class QuantizedLayer(layers.Layer):
+    """torch.nn.MultiheadAttention with matrices of 8 bits.
+
+    `activations` is how attnpy's rows are multiplied with them.
+    """
+
+    activations: str = "float"
+    dtype = "int8"
+
+    def n_tokens(self):
+        return self.batch * self.length
+
+    def expected(self):
+        """The result of the matrices before they became integers, in float64."""
+        x, mha = self.arrays()
+        arrays = x, *layers.packed(mha), mha.W_o, mha.b_o
+        x, *weights = (array.astype(np.float64) for array in arrays)
+        return layers.numpy_layer(x, weights, self.heads)
 
 
 @dataclass(frozen=True)
@@ -102,5 +124,37 @@ def ways_of_calls(make, read):
     return {"attnpy": accelerated, "torch": plain}
 
 
+def layer_call(layer, x):
+    return lambda: layer(x, x, x, need_weights=False)[0]
+
+
+def layer_ways(case, arrays, n_threads):
+    layer = quantized(layers.torch_layer(arrays[1]), case.activations)
+    call = layer_call(layer, torch.from_numpy(arrays[0]))
+
+    def within():
+        with attnpy.integrations.torch.accelerate(num_threads=n_threads):
+            return call()
+
+    yield Way("quantize()", within)
+
+
+def torch_layer_ways(case, arrays, n_threads):
+    yield from layers.torch_ways(case, arrays, n_threads)
+    # quantize_dynamic leaves a layer as it is, but not the modules of this form, which
+    # give something else with batch_first (PyTorch 2.13).
+    layer = layers.torch_layer(arrays[1])
+    layer.batch_first = False
+    layer.qconfig = torch.ao.quantization.per_channel_dynamic_qconfig
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it will move to another package
+        form = torch.ao.nn.quantizable.MultiheadAttention.from_float(layer).eval()
+    call = layer_call(
+        quantized_by_torch(form), torch.from_numpy(arrays[0].swapaxes(0, 1).copy())
+    )
+    yield Way("quantize_dynamic", call, lambda y: y.transpose(0, 1).numpy())
+
+
 WAYS = ways_of_calls(embedding_call, lambda call: ())
 STEP_WAYS = ways_of_calls(step_call, lambda call: (training.two_steps(call),))
+LAYER_WAYS = {"attnpy": layer_ways, "torch": torch_layer_ways}

@@ -11,7 +11,7 @@ from . import gguf_files
 from .decoders import Tokens
 from .encoders import Sentences
 from .generation import Generation
-from .in_torch import Embedding, TorchStep
+from .in_torch import Embedding, QuantizedLayer, TorchStep
 from .in_transformers import InTransformers
 from .pairs import Pairs
 from .pictures import Pictures
@@ -138,20 +138,29 @@ def decoder_rows(native_bf16, counts=(0, 8)):
     for model in ("Llama shape", "Qwen2-0.5B"):
         for n_new in counts:
             for dtype in ("float32", "bfloat16"):
-                half, case = dtype == "bfloat16", Tokens(model, 256, n_new, dtype)
-                share = ("bandwidth" if n_new else "peak", 85)
-                yield Row(
-                    "tokens" if n_new else "prompts",
-                    f"{model} {dtype}, {f'{n_new} after ' if n_new else ''}256",
-                    case,
-                    ((("fastest", 1.15 if n_new else 1.3), share),),
-                    peers=DECODERS,
-                    own=in_float32(case) if half else None,
-                    limit="bandwidth" if n_new else "fma",
-                    unit="tokens/s",
-                    native=half and native_bf16,
-                    quick=model == "Llama shape" and not half,
-                )
+                yield decoder_row(model, n_new, dtype, native_bf16)
+
+
+def alibi_rows(n_new):
+    """The same with ALiBi: the distances of tokens are added to scores."""
+    yield decoder_row("BLOOM shape", n_new, peers=("transformers",))
+
+
+def decoder_row(model, n_new, dtype="float32", native_bf16=False, peers=DECODERS):
+    half, case = dtype == "bfloat16", Tokens(model, 256, n_new, dtype)
+    share = ("bandwidth" if n_new else "peak", 85)
+    return Row(
+        "tokens" if n_new else "prompts",
+        f"{model} {dtype}, {f'{n_new} after ' if n_new else ''}256",
+        case,
+        ((("fastest", 1.15 if n_new else 1.3), share),),
+        peers=peers,
+        own=in_float32(case) if half else None,
+        limit="bandwidth" if n_new else "fma",
+        unit="tokens/s",
+        native=half and native_bf16,
+        quick=model == "Llama shape" and not half,
+    )
 
 
 def default_rows(native_bf16):
@@ -300,6 +309,22 @@ def in_torch_rows(native_bf16):
         unit="tokens/s",
         needs=("torch",),
     )
+
+
+def quantized_layer_rows():
+    """torch.nn.MultiheadAttention in 8 bits, against floats and PyTorch's 8 bits."""
+    for batch, length in ((8, 128), (1, 512), (1, 1)):
+        for rows, ratio in (("float", 1.0), ("int8", 1.3)):
+            yield Row(
+                "integrations",
+                f"MultiheadAttention {batch}x{length}x768, quantize(), {rows} rows",
+                QuantizedLayer(batch, length, 768, 12, rows),
+                (("torch", ratio),),
+                peers=("torch",),
+                limit=None,
+                unit="tokens/s",
+                needs=("torch",),
+            )
 
 
 def text_rows():

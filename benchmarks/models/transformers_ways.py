@@ -1,4 +1,4 @@
-"""Hugging Face's transformers on PyTorch: sdpa, as it is and through torch.compile."""
+"""Hugging Face's transformers on PyTorch, as it is and through torch.compile."""
 
 import functools
 import os
@@ -13,7 +13,9 @@ AS_IT_IS = "ATTNPY_BENCHMARK_NO_COMPILE"
 
 @functools.lru_cache(maxsize=1)
 def model(name, dtype):
-    return read(folders.folder(name), dtype)
+    # BLOOM has no other attention in Transformers.
+    is_bloom = folders.CONFIGS[name]["model_type"] == "bloom"
+    return read(folders.folder(name), dtype, "eager" if is_bloom else "sdpa")
 
 
 def read(folder, dtype="float32", attention="sdpa"):
@@ -95,7 +97,7 @@ def reading(case, decoder, run):
 
 def decoder_ways(case, arrays, n_threads):
     decoder = model(case.model, case.dtype)
-    yield Way("sdpa", reading(case, decoder, decoder))
+    yield Way(decoder.config._attn_implementation, reading(case, decoder, decoder))
     if AS_IT_IS not in os.environ:
         name = "torch.compile, static cache" if case.n_new else "torch.compile"
         yield Way(name, reading(case, decoder, compiled(decoder)))
