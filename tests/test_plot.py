@@ -824,8 +824,9 @@ def test_patch_map_draws_weights_over_the_picture():
     ax.figure.canvas.draw()
     colors = cells.make_image(ax.figure.canvas.get_renderer())[0]
     assert set(colors[..., 3].flat) == {76}  # the picture can be seen through them
-    (cells,) = plot.patch_map(weights).images
-    assert cells.get_alpha() is None
+    assert plot.patch_map(weights, picture).images[1].get_alpha() == 0.6
+    assert plot.patch_map(weights).images[0].get_alpha() is None
+    assert plot.patch_map(weights, opacity=0.3).images[0].get_alpha() == 0.3
 
 
 def test_patches_have_the_shape_that_they_have_in_the_picture():
@@ -948,6 +949,16 @@ def test_weights_of_attention_are_drawn_as_they_come():
             lambda: plot.patch_map([[1]], np.ones((2, 2, 3))),
             TypeError,
             "image: .*uint8",
+        ),
+        (
+            lambda: plot.patch_map([[1]], "cat.png"),
+            TypeError,
+            "image: expected an array, got str",
+        ),
+        (
+            lambda: plot.patch_map([[1]], np.ma.ones((2, 2, 3), np.uint8)),
+            TypeError,
+            "image: expected an array without its own mask",
         ),
         (
             lambda: plot.patch_map([[1]], np.ones((2, 2), np.uint8)),

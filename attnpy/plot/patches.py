@@ -22,7 +22,7 @@ def patch_map(
     image: ArrayLike | None = None,
     *,
     ax: Axes | None = None,
-    opacity: float = 0.6,
+    opacity: float | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
     title: str | None = None,
@@ -40,7 +40,7 @@ def patch_map(
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default a new figure.
     opacity : float, optional
-        Of the weights, above 0 and at most 1, where there is an image.
+        Of the weights, above 0 and at most 1; by default 0.6 over an image, else 1.
     vmin, vmax : float, optional
         The weights at the ends of the colour scale; by default 0 and the largest
         weight. The colour bar has an arrow if there are weights beyond.
@@ -82,9 +82,7 @@ def patch_map(
     """
     numbers = checked_weights(weights, {2: "(rows, columns)"})
     _canvas.check_title(title)
-    strength = _checks.above(opacity, "opacity", 0)
-    if strength > 1:
-        raise ValueError(f"opacity: expected at most 1, got {opacity}")
+    strength = None if opacity is None else _checked_opacity(opacity)
     picture = None if image is None else _checked_picture(image)
     scale = _canvas.weight_scale(numbers, vmin, vmax)
     ax, cell = _canvas.image_axes(ax, numbers.shape, None, None)
@@ -96,8 +94,7 @@ def patch_map(
         below.set_zorder(1.7)
         shape = height * columns / (width * rows)
     cells = _canvas.draw_cells(ax, numbers, scale, shape_of_cells=shape)
-    if picture is not None:
-        cells.set_alpha(strength)
+    cells.set_alpha(0.6 if strength is None and picture is not None else strength)
     ax.set_xticks([])
     ax.set_yticks([])
     label = _canvas.bar_label(scale, _canvas.is_crowded(cell, ax.figure.dpi))
@@ -161,8 +158,15 @@ def attention_rollout(weights: ArrayLike) -> NDArray[np.float64]:
     return flow
 
 
+def _checked_opacity(opacity: float) -> float:
+    strength = _checks.above(opacity, "opacity", 0)
+    if strength > 1:
+        raise ValueError(f"opacity: expected at most 1, got {opacity}")
+    return strength
+
+
 def _checked_picture(image: ArrayLike) -> NDArray[np.uint8]:
-    picture = np.asarray(image)
+    picture: NDArray[Any] = _checks.array(image, "image")
     if picture.dtype != np.uint8:
         raise TypeError(f"image: expected dtype uint8, got {picture.dtype}")
     if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
