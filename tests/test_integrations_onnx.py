@@ -351,6 +351,22 @@ REFUSED = {
         {**arrays(), "attn_mask": np.ones((3, 7), np.int32)},
         {},
     ),
+    "attn_mask: expected bool or a floating dtype, got complex64": (
+        {**arrays(), "attn_mask": np.ones((3, 7), np.complex64)},
+        {},
+    ),
+    "past_key: expected the dtype of what follows, float32, got float64": (
+        {**arrays(), **PAST, "past_key": PAST["past_key"].astype(np.float64)},
+        {},
+    ),
+    "nonpad_kv_seqlen: expected integers, got dtype float32": (
+        {**arrays(), "nonpad_kv_seqlen": np.ones(2, np.float32)},
+        {},
+    ),
+    "nonpad_kv_seqlen: expected (2,), got shape (3,)": (
+        {**arrays(), "nonpad_kv_seqlen": np.array([1, 2, 3])},
+        {},
+    ),
     "qk_matmul_output_mode: expected 0 to 3, got 4": (
         arrays(),
         {"qk_matmul_output_mode": 4},

@@ -116,6 +116,7 @@ class Attention(OpRun):
     ) -> tuple[Array, ...]:
         """Compute the node's outputs; the last one only if it has a name."""
         _check_cache(past_key, past_value, nonpad_kv_seqlen)
+        _check_lengths(nonpad_kv_seqlen, len(Q) if Q.ndim else 0)
         query = _heads(Q, attributes["q_num_heads"], "Q", "q_num_heads")
         key = _heads(K, attributes["kv_num_heads"], "K", "kv_num_heads")
         value = _heads(V, attributes["kv_num_heads"], "V", "kv_num_heads")
@@ -169,6 +170,20 @@ def _check_cache(
         )
 
 
+def _check_lengths(lengths: Array | None, batch: int) -> None:
+    """Refuse what is no integer for each member of the batch."""
+    if lengths is None:
+        return
+    if lengths.dtype.kind not in "iu":
+        raise ValueError(
+            f"nonpad_kv_seqlen: expected integers, got dtype {lengths.dtype}"
+        )
+    if lengths.shape != (batch,):
+        raise ValueError(
+            f"nonpad_kv_seqlen: expected ({batch},), got shape {lengths.shape}"
+        )
+
+
 def _heads(x: Array, n_heads: int | None, name: str, attribute: str) -> Array:
     """Return (B, L, H D), or (B, H, L, D), as (B, H, L, D)."""
     if x.dtype.name not in _dtypes.FLOATING:
@@ -204,6 +219,10 @@ def _joined(past: Array, new: Array, name: str) -> Array:
         raise ValueError(
             f"{name}: expected ({batch}, {heads}, L, {dim}), got {past.shape}"
         )
+    if past.dtype != new.dtype:
+        raise ValueError(
+            f"{name}: expected the dtype of what follows, {new.dtype}, got {past.dtype}"
+        )
     return np.concatenate((past, new), axis=2)
 
 
@@ -233,7 +252,7 @@ def _mask(mask: Array | None, n_keys: int, fills: bool) -> dict[str, Any]:
     if mask is None:
         return {}
     boolean = mask.dtype == np.bool_
-    if not boolean and mask.dtype.kind in "iu":
+    if not boolean and mask.dtype.name not in _dtypes.FLOATING:
         raise ValueError(
             f"attn_mask: expected bool or a floating dtype, got {mask.dtype}"
         )
