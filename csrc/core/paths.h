@@ -11,6 +11,7 @@ typedef enum {
     ATTN_PATH_MANY_ROWS_GROUPS,    /* and those with steps in groups */
     ATTN_PATH_ROUNDED_TILES,       /* tiles of rounded rows: kernel/integer/tile.h, */
     ATTN_PATH_ROUNDED_TILE_SHORTS, /* and those whose sums have 16 bits */
+    ATTN_PATH_SPLIT_BYTES, /* tiles of split rows whose digits are bytes: kernel/integer/digits.h */
     ATTN_PATH_BF16_COLUMNS, /* squares of bfloat16 transposed in pairs: kernel/gemm/lines.h */
     ATTN_PATH_CROSSED_TILES, /* tiles whose products are crossed: kernel/integer/crossed.h */
     ATTN_N_PATHS

@@ -13,6 +13,7 @@
 #define FLOAT_REALS 3
 #define FLOAT_ONE 6
 #define READY_FIRST 1
+#define HAS_SPLIT_BYTES 1
 #define BYTE_PANEL 4
 #define BYTE_VECTORS 2
 #define BYTE_ROWS 4

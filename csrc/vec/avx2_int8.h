@@ -89,6 +89,15 @@ static inline v_dots v_add_pair_dots(v_dots sum, v_quads w, v_four x)
     return sum;
 }
 
+/* Digits of split rows as such bytes. */
+static inline void v_store_bytes(int8_t *p, v_real a)
+{
+    __m256i whole = _mm256_cvtps_epi32(a);
+    __m128i upper = _mm256_extracti128_si256(whole, 1);
+    __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(whole), upper);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(halves, halves));
+}
+
 /* Makes the terms of two quads such bytes, where they lie. */
 static inline void v_narrow_terms(term *p)
 {
@@ -111,6 +120,11 @@ static inline v_half v_load_half_four(const term *p, const int i)
     return v_load_pair(p + 2 * i);
 }
 
+static inline v_half v_load_half_bytes(const int8_t *p, const int i)
+{
+    return v_load_pair((const term *)(const void *)(p + ATTN_QUAD * i));
+}
+
 static inline v_dots v_add_half(v_dots sum, v_half w, v_half x)
 {
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
@@ -121,9 +135,7 @@ static inline v_dots v_add_half(v_dots sum, v_half w, v_half x)
 /* Compilers would keep what is stored in registers, too. */
 static inline void v_keep_stores(void) { __asm__("" : : : "memory"); }
 
-/* Halves of such pairs with sums of 16 bits, which no more rows of codes of 4 bits overflow. */
-enum { SHORTS_ROWS = 32 };
-
+/* Halves of such pairs with sums of 16 bits, of few rows of W. */
 static inline v_dots v_add_half_to_shorts(v_dots sum, v_half w, v_half x)
 {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
@@ -134,4 +146,10 @@ static inline v_dots v_add_half_to_shorts(v_dots sum, v_half w, v_half x)
 static inline v_dots v_add_shorts(v_dots sum, v_dots shorts)
 {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)));
+}
+
+/* The same of upper digits, times 256. */
+static inline v_dots v_add_upper_shorts(v_dots sum, v_dots shorts)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(shorts, _mm256_set1_epi16(256)));
 }

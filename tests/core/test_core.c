@@ -118,6 +118,7 @@ static const test tests[] = {
      test_short_vectors_give_products_of_integers_the_same_bits},
     {"AVX2 multiplies rounded rows in tiles",
      test_avx2_multiplies_rounded_rows_in_tiles},
+    {"AVX2 splits rows into bytes", test_avx2_splits_rows_into_bytes},
     {"rows of products of integers have the bits they have alone",
      test_rows_of_products_of_integers_have_the_bits_they_have_alone},
     {"every tier gives gradients of layers the same bits",

@@ -71,7 +71,7 @@ add_crossed_tile(const integer_product *m, ptrdiff_t r, ptrdiff_t column)
             t.x += ATTN_CODE_ROWS;
             t.codes += QUADS * QUAD_ROW;
         }
-        add_to_output(&t, dots, INT8_ROWS, INT8_REALS);
+        add_to_output(&t, dots, INT8_ROWS, 1, INT8_REALS);
     }
     load_outputs(m, sums, INT8_ROWS, INT8_REALS, r, column, false);
     store_outputs(m, sums, INT8_ROWS, INT8_REALS, r, column);

@@ -4,6 +4,7 @@
 #define ATTN_KERNEL_INTEGER_DOTS_H
 
 #include "kernel/integer/crossed.h"
+#include "kernel/integer/digits.h"
 
 enum {
     FLOAT_LINES = FLOAT_ROWS * DIGITS,
@@ -223,6 +224,10 @@ add_rounded_rows(const integer_product *m, ptrdiff_t n, code_form form)
 static NOINLINE void
 add_split_rows(const integer_product *m, ptrdiff_t n, code_form form)
 {
+    if (HAS_SPLIT_BYTES && m->n_digits == SPLIT_BYTES) {
+        add_split_bytes(m, n, form);
+        return;
+    }
     add_rows_of_integers(m, FLOAT_ROWS, DIGITS, FLOAT_REALS, FLOAT_ONE, n, form);
 }
 

@@ -95,27 +95,31 @@ add_chunk(integer_work *w, ptrdiff_t panel, ptrdiff_t part, ptrdiff_t n_parts,
     ptrdiff_t group = part * w->part / q->group;
     ptrdiff_t at = (panel * w->n_code_rows + part * w->part) * PANEL;
     code_form form = form_of(q);
-    integer_product m = {.codes = q->codes + at * q->bits / 8,
-                         .ready = w->ready,
-                         .own = are_crossed(q, n) ? w->own : NULL,
-                         .bits = q->bits,
-                         .zero = q->zero,
-                         .values = q->values,
-                         .n = rows_of_parts(w, part, n_parts),
-                         .part = w->part,
-                         .scale = factors_from(w, q->scale, panel, group),
-                         .minimum = factors_from(w, q->minimum, panel, group),
-                         .group = group,
-                         .groups_per_block = q->groups_per_block,
-                         .terms = w->terms + part * w->part,
-                         .row = w->row,
-                         .n_digits = w->n_digits,
-                         .scales = w->scales + part,
-                         .begins = w->begins + part,
-                         .n_parts = w->n_parts,
-                         .minimum_by = w->minimum_by + part,
-                         .output = output,
-                         .is_first = part == 0};
+    const bool bytes = are_split_to_bytes(q, n);
+    const ptrdiff_t first = part * w->part;
+    integer_product m = {
+        .codes = q->codes + at * q->bits / 8,
+        .ready = w->ready,
+        .own = are_crossed(q, n) ? w->own : NULL,
+        .bits = q->bits,
+        .zero = q->zero,
+        .values = q->values,
+        .n = rows_of_parts(w, part, n_parts),
+        .part = w->part,
+        .scale = factors_from(w, q->scale, panel, group),
+        .minimum = factors_from(w, q->minimum, panel, group),
+        .group = group,
+        .groups_per_block = q->groups_per_block,
+        .terms =
+            bytes ? (const term *)((const int8_t *)w->terms + first) : w->terms + first,
+        .row = w->row,
+        .n_digits = bytes ? SPLIT_BYTES : w->n_digits,
+        .scales = w->scales + part,
+        .begins = w->begins + part * (bytes ? attn_divide_up(w->part, SHORTS_ROWS) : 1),
+        .n_parts = w->n_parts,
+        .minimum_by = w->minimum_by + part,
+        .output = output,
+        .is_first = part == 0};
 
     if (converts_factors(q, n)) {
         convert_factors(&m, &m.scale, n_parts, w->factors);

@@ -147,33 +147,56 @@ round_row(integer_work *w, ptrdiff_t r, const float *x, bool crossed)
     }
 }
 
-/* Splits row r into terms, part by part. */
-static void
-split_row(integer_work *w, ptrdiff_t r, const float *x)
+/* What two sums of 16 bits begin with, which are one in the end. */
+static int32_t
+halves_of(int32_t begin)
 {
+    uint32_t half = (uint32_t)(begin / 2), other = (uint32_t)(begin - begin / 2);
+    return (int32_t)(half << 16 | (other & 0xffff));
+}
+
+/* Splits row r into terms, part by part; those that are byte digits in as many steps as a part has
+ * sums of 16 bits, whose begins are halves. */
+static INLINE void
+split_row(integer_work *w, ptrdiff_t r, const float *x, const bool bytes)
+{
+    const int n_digits = bytes ? SPLIT_BYTES : DIGITS;
+    const ptrdiff_t size = bytes ? 1 : (ptrdiff_t)sizeof(term);
+    const ptrdiff_t step = bytes ? SHORTS_ROWS : w->part;
+    const ptrdiff_t n_begins = w->n_parts * attn_divide_up(w->part, step);
     const int32_t offset = offset_of(w->q);
+    char *to = (char *)w->terms + r * n_digits * w->row * size;
+    int32_t *begins = w->begins + r * n_digits * n_begins;
 
     for (ptrdiff_t p = 0; p < w->n_parts; p++) {
         ptrdiff_t at = p * w->part, n = rows_of_parts(w, p, 1),
                   sum = r * w->n_parts + p;
-        term *to = w->terms + r * DIGITS * w->row + at;
-        int32_t *begins = w->begins + r * DIGITS * w->n_parts + p, total = 0;
-        float totals[DIGITS] = {NAN}, most = largest_of(x + at, n);
+        float most = largest_of(x + at, n);
         int exponent = exponent_for(most);
+        bool is_finite = most <= FLT_MAX;
+        int32_t total = 0;
 
-        if (most <= FLT_MAX) {
-            split_numbers(to, w->row, x + at, n, power_of_two(-exponent), totals);
-        }
-        bool is_finite = totals[0] == totals[0];
-        w->scales[sum] = is_finite ? power_of_two(exponent) : NAN;
-        for (int d = 0; d < DIGITS; d++) {
-            int32_t digits = is_finite ? (int32_t)totals[d] : 0;
-            begins[d * w->n_parts] = -offset * digits;
-            total += digits * (d == 0 ? ATTN_RADIX : d == 1 && DIGITS == 3 ? 256 : 1);
-            if (!is_finite) {
-                memset(to + d * w->row, 0, (size_t)n * sizeof *to);
+        for (ptrdiff_t k = at, end = at + n; k < end; k += step, begins++) {
+            float totals[SPLIT_BYTES] = {NAN};
+            if (is_finite) {
+                split_numbers(to + k * size, w->row, x + k,
+                              end - k < step ? end - k : step, power_of_two(-exponent),
+                              totals, bytes);
+            }
+            is_finite = totals[0] == totals[0];
+            for (int d = 0; d < n_digits; d++) {
+                int32_t digits = is_finite ? (int32_t)totals[d] : 0;
+                int32_t begin = -offset * digits;
+                begins[d * n_begins] = bytes ? halves_of(begin) : begin;
+                total += digits * (d == 0                    ? ATTN_RADIX
+                                   : d == 1 && n_digits == 3 ? 256
+                                                             : 1);
             }
         }
+        for (int d = 0; d < n_digits && !is_finite; d++) {
+            memset(to + (d * w->row + at) * size, 0, (size_t)(n * size));
+        }
+        w->scales[sum] = is_finite ? power_of_two(exponent) : NAN;
         if (w->q->minimum.fine != NULL) {
             w->minimum_by[sum] = w->scales[sum] * (float)total;
         }
@@ -205,8 +228,10 @@ load_integer_rows(integer_work *w, const attn_linear_kernel *floats, ptrdiff_t f
         const float *x = load_integer_row(w, floats, first + r, w->reals);
         if (w->q->rounds_rows) {
             round_row(w, r, x, are_crossed(w->q, n));
+        } else if (are_split_to_bytes(w->q, n)) {
+            split_row(w, r, x, true);
         } else {
-            split_row(w, r, x);
+            split_row(w, r, x, false);
         }
     }
 }

@@ -35,6 +35,16 @@ enum { HAS_UNIT = false, BEYOND = 0, WHOLE_ROWS = 1 };
 #define HAS_CROSSED 0
 #endif
 
+/* Can digits be bytes that are added up in 16 bits, in digits.h? */
+#if !defined(HAS_SPLIT_BYTES)
+#define HAS_SPLIT_BYTES 0
+#endif
+
+enum { SPLIT_BYTES = 3 }; /* of a number then; two are of its lower part */
+
+/* Rows of W, with codes of 4 bits, whose products with bytes two sums of 16 bits hold. */
+enum { SHORTS_ROWS = 32 };
+
 enum { CROSSED_FROM = 16 }; /* rows; so many are worth what columns have of their own */
 
 enum { ARE_BYTES = sizeof(code) == 1 }; /* codes that are ready */

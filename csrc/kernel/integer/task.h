@@ -21,13 +21,15 @@ typedef struct {
     float *reals;        /* (row): a row of numbers */
     term *terms;         /* (rows, n_digits, row) */
     float *scales;       /* (rows, n_parts) of these terms */
-    int32_t *begins;     /* (rows, n_digits, n_parts): what their products begin with */
-    float *minimum_by;   /* (rows, n_parts): what minimums are multiplied by */
-    float *factors;      /* (2, n_converted, PANEL): scales and minimums */
-    int32_t *own;  /* (chunk, PANEL): what crossed products of columns begin with */
-    void *ready;   /* a chunk of a panel; NULL where codes are ready as they lie */
-    float *output; /* (rows, OUTPUT_ROW) */
-    float *staged; /* (OUTPUT_COLUMNS), for the bias */
+    int32_t
+        *begins; /* (rows, n_digits, n_parts): what their products begin with; of byte
+                          * digits (rows, SPLIT_BYTES, sums of 16 bits), two halves */
+    float *minimum_by; /* (rows, n_parts): what minimums are multiplied by */
+    float *factors;    /* (2, n_converted, PANEL): scales and minimums */
+    int32_t *own;      /* (chunk, PANEL): what crossed products of columns begin with */
+    void *ready;       /* a chunk of a panel; NULL where codes are ready as they lie */
+    float *output;     /* (rows, OUTPUT_ROW) */
+    float *staged;     /* (OUTPUT_COLUMNS), for the bias */
 } integer_work;
 
 /* How many rows of W are a part. */
@@ -66,6 +68,14 @@ are_crossed(const attn_quantized *q, ptrdiff_t n)
            (q->bits == 8 || q->values != NULL);
 }
 
+/* Are the digits of n split rows bytes? Those of several are, with codes of 4 bits. */
+static bool
+are_split_to_bytes(const attn_quantized *q, ptrdiff_t n)
+{
+    return HAS_SPLIT_BYTES && !q->rounds_rows && n >= SHARED_FROM &&
+           form_of(q) == CODES_4;
+}
+
 /* What is added to codes, or values, as products take them. */
 static int32_t
 offset_of(const attn_quantized *q)
@@ -100,6 +110,8 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     const attn_quantized *q = l->quantized;
     arena a = {memory, 0};
 
+    ptrdiff_t n_shorts = attn_divide_up(part_of(q), SHORTS_ROWS);
+
     arena_take(&a, sizeof *w);
     w->l = l;
     w->q = q;
@@ -110,14 +122,16 @@ lay_out_integers(const attn_linear_problem *l, char *memory, integer_work *w)
     w->n_code_rows = attn_code_rows(l->n_in, q->bits);
     w->row = attn_divide_up(w->n_code_rows, NUMBERS) * NUMBERS;
     w->most_rows = rows_at_a_time(l, w->n_digits, w->row);
-    ptrdiff_t n_lines = w->most_rows * w->n_digits;
     ptrdiff_t n_whole =
         attn_divide_up(w->most_rows, WHOLE_ROWS) * WHOLE_ROWS * w->n_digits;
     ptrdiff_t n_sums = w->most_rows * w->n_parts;
     w->reals = arena_reals(&a, w->row);
     w->terms = arena_take(&a, (size_t)(n_whole * w->row + BEYOND) * sizeof(term));
     w->scales = arena_reals(&a, n_sums);
-    w->begins = arena_take(&a, (size_t)(n_lines * w->n_parts) * sizeof(int32_t));
+    ptrdiff_t n_begins = are_split_to_bytes(q, w->most_rows)
+                             ? w->most_rows * SPLIT_BYTES * n_shorts
+                             : w->most_rows * w->n_digits;
+    w->begins = arena_take(&a, (size_t)(n_begins * w->n_parts) * sizeof(int32_t));
     w->minimum_by = arena_reals(&a, q->minimum.fine == NULL ? 0 : n_sums);
     w->n_converted = w->n_parts < CONVERTED_PARTS ? w->n_parts : CONVERTED_PARTS;
     w->n_converted = w->n_converted > w->chunk ? w->n_converted : w->chunk;

@@ -141,10 +141,10 @@ multiply_part(tile_parts *t, v_dots dots[][PANEL_VECTORS], const int n_rows,
     }
 }
 
-/* The output += these products times scales, and minimums. */
+/* The output += these products, of one line of each row or two, times scales, and minimums. */
 static INLINE void
 add_to_output(tile_parts *t, v_dots dots[][PANEL_VECTORS], const int n_rows,
-              const int n_vec)
+              const int n_digits, const int n_vec)
 {
     v_real sums[INT8_ROWS][PANEL_VECTORS];
 
@@ -153,8 +153,8 @@ add_to_output(tile_parts *t, v_dots dots[][PANEL_VECTORS], const int n_rows,
         const v_real s = v_set1(t->scales[i * t->n_parts]);
         UNROLLED for (int j = 0; j < n_vec; j++)
         {
-            sums[i][j] = add_scaled(s, v_load(t->factors + j * LANES), true,
-                                    v_float_dots(dots[i][j]),
+            sums[i][j] = add_scaled(s, v_load(t->factors + j * LANES), n_digits == 1,
+                                    join_digits(dots + i * n_digits, n_digits, j),
                                     v_load(t->output + i * OUTPUT_ROW + j * LANES));
         }
     }
@@ -191,7 +191,7 @@ add_parts_of_tile(const integer_product *m, tile_parts t, const int n_rows,
         v_dots dots[INT8_ROWS][PANEL_VECTORS];
         multiply_part(&t, dots, n_rows, n_vec, left < part ? left : part, pairs,
                       shorts);
-        add_to_output(&t, dots, n_rows, n_vec);
+        add_to_output(&t, dots, n_rows, 1, n_vec);
     }
 }
 

@@ -354,10 +354,13 @@ test_codes_of_fewer_bits_have_the_bits_of_8(void)
     }
 }
 
-/* One of the problems whose codes all are the largest, and whose numbers all are the same. */
+/* One of the problems whose codes all are the largest, and whose numbers all are the same in a row:
+ * 1, or numbers whose digits are as large as they can be together. */
 static uint64_t
 run_largest(int n, const attn_tier *tier)
 {
+    static const double numbers[] = {1, 126 * ATTN_RADIX + 126 * 256 + 127,
+                                     126 * ATTN_RADIX - 126 * 256 - 128};
     attn_call call = {.tier = tier, .n_threads = 1};
     attn_quantized q;
     attn_linear_problem l;
@@ -371,8 +374,9 @@ run_largest(int n, const attn_tier *tier)
     for (ptrdiff_t b = 0; b < l.batch.n; b++) {
         for (ptrdiff_t r = 0; r < l.n_rows; r++) {
             for (ptrdiff_t k = 0; k < l.n_in; k++) {
+                double number = ldexp(numbers[r / 2 % COUNT(numbers)], -20);
                 write_number(element(&made.p, &l.input, b, 0, r, k), l.input.dtype,
-                             r % 2 == 0 ? 1 : -1);
+                             r % 2 == 0 ? number : -number);
             }
         }
     }
@@ -452,6 +456,24 @@ test_avx2_multiplies_rounded_rows_in_tiles(void)
         long n_crossed = attn_take_count(ATTN_PATH_CROSSED_TILES);
         expect((n_crossed > 0) == crossed, "%s: %ld tiles of %ld are crossed", s->name,
                n_crossed, count);
+    }
+}
+
+/* Four rows or more that are not rounded take tiles whose digits are bytes, with codes of 4 bits; no
+ * others do. */
+void
+test_avx2_splits_rows_into_bytes(void)
+{
+    const attn_tier *tier = attn_tier_named("avx2");
+
+    for (int n = 0; tier != NULL && n < N_PROBLEMS; n++) {
+        const product_spec *s = &products[n / N_WAYS];
+        bool bytes = !ways[n % N_WAYS].rounds_rows && s->n_batch * s->n_rows >= 4 &&
+                     s->n_in > 0 && s->bits == 4 && s->zero >= 0;
+        attn_take_count(ATTN_PATH_SPLIT_BYTES);
+        run_one(n, tier, 1);
+        long count = attn_take_count(ATTN_PATH_SPLIT_BYTES);
+        expect((count > 0) == bytes, "%s: %ld tiles", s->name, count);
     }
 }
 

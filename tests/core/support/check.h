@@ -99,6 +99,7 @@ void test_tiles_give_products_of_integers_the_same_bits(void);
 void test_tiles_give_attention_over_bytes_the_same_bits(void);
 void test_short_vectors_give_products_of_integers_the_same_bits(void);
 void test_avx2_multiplies_rounded_rows_in_tiles(void);
+void test_avx2_splits_rows_into_bytes(void);
 void test_rows_of_products_of_integers_have_the_bits_they_have_alone(void);
 
 /* core/rotary.c */
