@@ -17,6 +17,7 @@ KINDS = {
         "kernel/integer/",
         "kernel/bytes/",
         "kernel/amx/",
+        "kernel/integer/weights.h:add_quads",
         "kernel/linear/few_rows.h",
         "kernel/linear/many_rows.h",
         "kernel/linear/tile.h",
@@ -84,7 +85,7 @@ KINDS = {
         "kernel/linear/many_rows.h:load_adjacent_rows",
         "kernel/linear/many_rows.h:fetch_row_groups",
         "kernel/linear/many_rows.h:prefetch_panel",
-        "kernel/integer/weights.h",
+        "kernel/integer/weights.h",  # add_quads multiplies
         "kernel/integer/kernel.h:convert_factors",
         "kernel/integer/product.h:convert_part",
         "kernel/integer/product.h:call_convert_part",
