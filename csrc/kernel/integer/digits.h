@@ -1,14 +1,13 @@
-/* Tiles of split rows and codes of 4 bits. Digits of these rows are bytes, whose products with SHORTS_ROWS
- * rows of W are added up in 16 bits. */
+/* Tiles of split rows and codes of 4 bits. Digits of these rows are bytes, whose products with
+ * SHORTS_ROWS rows of W are added up in 16 bits. */
 #ifndef ATTN_KERNEL_INTEGER_DIGITS_H
 #define ATTN_KERNEL_INTEGER_DIGITS_H
 
 #include "kernel/integer/tile.h"
 
 #if HAS_SPLIT_BYTES
-enum {
-    LINES_OF_SHORTS = 2
-}; /* of the next chunk, prefetched with each sum of 16 bits */
+/* Lines of the next chunk that are prefetched with each sum of 16 bits. */
+enum { LINES_OF_SHORTS = 2 };
 
 /* What such a tile, of one row, reads and writes. */
 typedef struct {

@@ -21,9 +21,9 @@ typedef struct {
     float *reals;        /* (row): a row of numbers */
     term *terms;         /* (rows, n_digits, row) */
     float *scales;       /* (rows, n_parts) of these terms */
-    int32_t
-        *begins; /* (rows, n_digits, n_parts): what their products begin with; of byte
-                          * digits (rows, SPLIT_BYTES, sums of 16 bits), two halves */
+    /* (rows, n_digits, n_parts): what their products begin with; of byte digits (rows, SPLIT_BYTES,
+     * sums of 16 bits), as two halves. */
+    int32_t *begins;
     float *minimum_by; /* (rows, n_parts): what minimums are multiplied by */
     float *factors;    /* (2, n_converted, PANEL): scales and minimums */
     int32_t *own;      /* (chunk, PANEL): what crossed products of columns begin with */
