@@ -99,6 +99,23 @@ def test_vectors_of_pairs_and_their_scores_are_their_arithmetic(kind, tmp_path):
 
 
 @pytest.mark.quick
+@PAIRS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_scores_are_infinite_where_their_scale_is_too_large(kind, dtype):
+    model = ImageTextModel.from_config(
+        pictures.PAIRS[kind], dtype=dtype, rng=np.random.default_rng(0)
+    )
+    vectors = np.eye(2, model.projection_dim, dtype=dtype) + np.asarray(1, dtype)
+    products = -vectors @ vectors.T
+    for scale in (80.0, 100.0, 1000.0):
+        model.logit_scale[:] = scale
+        found = model.logits(vectors, -vectors) - (model.logit_bias or 0)
+        expected = np.exp(np.float64(scale)).astype(dtype) * products
+        np.testing.assert_allclose(found, expected, 1e-6)
+
+
+@pytest.mark.quick
 @IMAGES
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_pictures_have_the_same_bits_alone_in_batches_and_on_threads(kind, dtype):

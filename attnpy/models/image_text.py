@@ -478,10 +478,19 @@ class ImageTextModel:
                     f"{name}: expected (n, {self.projection_dim}), got {array.shape}"
                 )
         scores = linear(one, other.T, num_threads=num_threads)
-        scores *= scores.dtype.type(math.exp(float(self.logit_scale[0])))
+        scores *= _exp(self.logit_scale[0], scores.dtype)
         if self.logit_bias is not None:
             scores += scores.dtype.type(self.logit_bias[0])
         return scores
+
+
+def _exp(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return exp(x), rounded once; infinite where the dtype ends, as PyTorch's is."""
+    try:
+        result = math.exp(float(x))
+    except OverflowError:
+        result = math.inf
+    return np.asarray(result).astype(dtype)
 
 
 def _wide(states: Array) -> Array:
