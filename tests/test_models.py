@@ -1165,7 +1165,11 @@ def test_configurations_of_other_models_are_value_errors(config, text):
             lambda b, g: g.generate([], 1),
         ),
         (ValueError, "lengths: expected 0 to 1", lambda b, g: b([[1], [2]], lengths=2)),
-        (ValueError, "lengths: expected an", lambda b, g: b([[1]], lengths=[1, 1])),
+        (
+            ValueError,
+            r"lengths: expected an integer, or \(1,\), one for each text, got \(2,\)",
+            lambda b, g: b([[1]], lengths=[1, 1]),
+        ),
         (
             ValueError,
             "num_tokens: expected at least 1",

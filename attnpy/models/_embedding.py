@@ -79,7 +79,7 @@ def checked_lengths(
     *batch, n_tokens = ids.shape
     ends = _checks.integers(lengths, "lengths", low, n_tokens)
     if ends.shape not in ((), tuple(batch)):
-        one_each = f", or {tuple(batch)} to match token_ids" if batch else ""
+        one_each = f", or {tuple(batch)}, one for each text" if batch else ""
         raise ValueError(f"lengths: expected an integer{one_each}, got {ends.shape}")
     return np.broadcast_to(ends, batch)
 
