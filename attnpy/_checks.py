@@ -122,12 +122,16 @@ def size(value: int, name: str, least: int = 0) -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    # NumPy 1 takes its own for integers.
-    if number is None or isinstance(value, (bool, np.bool_)):
+    if number is None or (type(value) is not int and _is_boolean(value)):
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
     if number < least:
         raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
+
+
+def _is_boolean(value: object) -> bool:
+    """Tell whether it is a boolean of any library, which some take for an integer."""
+    return isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
 
 
 def count(value: int, name: str) -> int:

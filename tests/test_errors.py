@@ -1,6 +1,7 @@
 """Every error: its type, and that its message names what was expected and what came."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -375,6 +376,58 @@ def test_exception_of_a_float_passes_through():
     for name in ("scale", "softcap"):
         with pytest.raises(RuntimeError, match="mine"):
             attention(x, x, x, **{name: Float()})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["scale", "num_threads"])
+@pytest.mark.parametrize("property_", ["shape", "dtype"])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, MemoryError, SystemExit, OSError, None]
+)
+def test_interrupts_stay_while_a_wrong_number_is_explained(name, property_, error):
+    """An error of the object's own properties is none of the caller's."""
+
+    def raise_it(_):
+        if error is not None:
+            raise error("mine")
+
+    wrong, x = type("Wrong", (), {property_: property(raise_it)})(), zeros(3, 4)
+    stays = error not in (OSError, None)
+    with pytest.raises(error if stays else TypeError) as caught:
+        attention(x, x, x, **{name: wrong})
+    if stays:
+        assert str(caught.value) == "mine"
+    else:
+        assert re.fullmatch(rf"{name}: expected an? .*, got Wrong", str(caught.value))
+
+
+class Truth:
+    """A boolean tensor of another library, which converts to the number 1."""
+
+    dtype = "torch.bool"
+
+    def __float__(self):
+        return 1.0
+
+    def __index__(self):
+        return 1
+
+
+@pytest.mark.quick
+def test_booleans_of_other_libraries_are_no_numbers():
+    x = zeros(3, 4)
+    for name, kind in (
+        ("scale", "a number"),
+        ("softcap", "a number"),
+        ("num_threads", "an integer"),
+    ):
+        said = rf"^{name}: expected {kind}, got an array of booleans$"
+        with pytest.raises(TypeError, match=said):
+            attention(x, x, x, **{name: Truth()})
+    with pytest.raises(TypeError, match=r"^window: expected an integer, got an array"):
+        attention(x, x, x, window=(Truth(), 0))
+    with pytest.raises(TypeError, match=r"^num_pages: expected an integer, got Truth$"):
+        attnpy.pages.PagePool(Truth(), 2, 4)
 
 
 MUTATION = """

@@ -93,8 +93,8 @@ find_bfloat16(void)
         Py_DECREF(descr);
     }
     Py_XDECREF(scalar);
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        PyErr_Clear();
+    if (PyErr_Occurred()) {
+        py_forget_error();
     }
     return type;
 }

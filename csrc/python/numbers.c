@@ -50,7 +50,7 @@ explain(PyObject *object, const char *name, const char *expected)
 {
     PyObject *type, *value, *traceback, *shape, *sizes;
 
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) &&
         !PyErr_ExceptionMatches(PyExc_ValueError) &&
         !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
         return;
@@ -58,11 +58,12 @@ explain(PyObject *object, const char *name, const char *expected)
     PyErr_Fetch(&type, &value, &traceback);
     shape = PyObject_GetAttrString(object, "shape");
     sizes = shape == NULL ? NULL : PySequence_Tuple(shape);
-    PyErr_Clear();
-    if (sizes != NULL && PyTuple_GET_SIZE(sizes) > 0) {
+    if (sizes == NULL && py_forget_error() < 0) {
+        /* that one stays */
+    } else if (sizes != NULL && PyTuple_GET_SIZE(sizes) > 0) {
         PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s of shape %S", name,
                      expected, Py_TYPE(object)->tp_name, sizes);
-    } else if (type == NULL || PyErr_GivenExceptionMatches(type, PyExc_TypeError)) {
+    } else if (PyErr_GivenExceptionMatches(type, PyExc_TypeError)) {
         PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s", name, expected,
                      Py_TYPE(object)->tp_name);
     } else {
@@ -76,13 +77,26 @@ explain(PyObject *object, const char *name, const char *expected)
     Py_XDECREF(shape);
 }
 
+/* Refuses booleans, which convert to numbers. */
+static int
+check_not_boolean(PyObject *object, const char *name, const char *expected)
+{
+    int is_boolean = py_is_boolean(object);
+
+    if (is_boolean > 0) {
+        PyErr_Format(PyExc_TypeError, "%s: expected %s, got %s", name, expected,
+                     PyBool_Check(object) || PyArray_IsScalar(object, Bool)
+                         ? Py_TYPE(object)->tp_name
+                         : "an array of booleans");
+    }
+    return is_boolean == 0 ? 0 : -1;
+}
+
 int
 py_parse_number(PyObject *object, const char *name, double *number)
 {
-    if (!PyFloat_CheckExact(object) && py_is_boolean(object)) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a number, got %s", name,
-                     PyArray_Check(object) ? "an array of booleans"
-                                           : Py_TYPE(object)->tp_name);
+    if (!PyFloat_CheckExact(object) &&
+        check_not_boolean(object, name, "a number") < 0) {
         return -1;
     }
     double x = PyFloat_AsDouble(object);
@@ -108,10 +122,13 @@ py_parse_number(PyObject *object, const char *name, double *number)
 PyObject *
 py_as_index(PyObject *object, const char *name)
 {
-    PyObject *index = py_is_boolean(object) ? NULL : PyNumber_Index(object);
+    PyObject *index = NULL;
 
-    if (index == NULL) {
-        explain(object, name, "an integer");
+    if (check_not_boolean(object, name, "an integer") == 0) {
+        index = PyNumber_Index(object);
+        if (index == NULL) {
+            explain(object, name, "an integer");
+        }
     }
     return index;
 }

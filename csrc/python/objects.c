@@ -3,6 +3,8 @@
 
 #include "python/arrays.h"
 
+#include <string.h>
+
 PyArrayObject *
 py_view_of(PyObject *object)
 {
@@ -10,6 +12,17 @@ py_view_of(PyObject *object)
         return NULL;
     }
     return (PyArrayObject *)PyArray_View((PyArrayObject *)object, NULL, &PyArray_Type);
+}
+
+int
+py_forget_error(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) ||
+        PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
 }
 
 PyObject *
@@ -304,9 +317,23 @@ py_are_same_integers(PyObject *one, PyObject *other)
             memcmp(PyArray_DATA(a), PyArray_DATA(b), (size_t)PyArray_NBYTES(a)) == 0);
 }
 
-bool
+int
 py_is_boolean(PyObject *object)
 {
-    return PyBool_Check(object) || PyArray_IsScalar(object, Bool) ||
-           (PyArray_Check(object) && PyArray_ISBOOL((PyArrayObject *)object));
+    PyObject *dtype, *text;
+    const char *letters;
+
+    if (PyArray_Check(object)) {
+        return PyArray_ISBOOL((PyArrayObject *)object);
+    }
+    if (PyLong_Check(object) || PyArray_IsScalar(object, Generic)) {
+        return PyBool_Check(object) || PyArray_IsScalar(object, Bool);
+    }
+    dtype = PyObject_GetAttrString(object, "dtype"); /* as torch.bool */
+    text = dtype == NULL ? NULL : PyObject_Str(dtype);
+    letters = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    int found = letters == NULL ? py_forget_error() : strstr(letters, "bool") != NULL;
+    Py_XDECREF(text);
+    Py_XDECREF(dtype);
+    return found;
 }

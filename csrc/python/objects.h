@@ -38,8 +38,12 @@ int py_type_number(PyObject *);
 npy_intp py_length_of(PyObject *, int n_axes, int axis);
 /* Are both arrays of the same integers of 64 bits? */
 bool py_are_same_integers(PyObject *, PyObject *);
-/* A boolean of Python or of NumPy, or an array of them, which converts to a number. */
-bool py_is_boolean(PyObject *);
+/* A boolean of Python or of NumPy, or an array of them of any library, which converts to
+ * a number? -1 on error. */
+int py_is_boolean(PyObject *);
+/* Forgets the error that is set; -1 if it stays, for it is a MemoryError or no Exception,
+ * such as KeyboardInterrupt. */
+int py_forget_error(void);
 
 /* The attribute of a module; NULL without an error if the module is not loaded or has
  * no such attribute. */
