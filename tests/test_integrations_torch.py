@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -412,6 +413,73 @@ def test_a_traced_call_refuses_several_numbers_by_name_too(name):
     x = torch.ones(1, 3, 4, device="meta")
     with pytest.raises(TypeError, match=rf"^{name}: expected .* of shape \(2,\)"):
         attention(x, x, x, **{name: torch.ones(2)})
+
+
+WRONG_KINDS = [
+    {"window": 3},
+    {"window": "ab"},
+    {"window": {1, 2}},
+    {"window": (1, 2, 3)},
+    {"window": (1.5, 2)},
+    {"window": (True, 1)},
+    {"scale": "1"},
+    {"scale": True},
+    {"scale": 10**400},
+    {"softcap": "1"},
+    {"softcap": True},
+    {"num_threads": 1.5},
+    {"num_threads": True},
+    {"causal": 1},
+    {"dropout": True, "dropout_seed": 1},
+    {"dropout": 0.1, "dropout_seed": "1"},
+    {"dropout": 0.1, "dropout_seed": 1.5},
+    {"dropout": 0.1, "dropout_seed": True},
+    {"dropout": 0.1, "dropout_seed": -1},
+    {"dropout": 0.1, "dropout_seed": 2**64},
+]
+
+
+@pytest.mark.parametrize("options", WRONG_KINDS)
+def test_a_traced_call_refuses_wrong_kinds_in_the_same_words(options):
+    x = normal(2, 3, 4)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        attention(x, x, x, **options)
+    said = f"^{re.escape(str(expected.value))}$"
+    with pytest.raises(expected.type, match=said), FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        attention(fake, fake, fake, **options)
+
+
+def test_a_compiled_call_refuses_wrong_kinds_in_the_same_words():
+    compiled = torch.compile(attention, backend="eager")
+    x = normal(2, 3, 4)
+    for name, wrong, said in (
+        ("window", (1.5, 2), "expected an integer, got float"),
+        ("window", (1, 2, 3), r"expected \(left, right\), got \(1, 2, 3\)"),
+        ("scale", True, "expected a number, got bool"),
+        ("mask", "yes", "expected an array, got str"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: {said}$"):
+            compiled(x, x, x, **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": [np.int64(1), torch.tensor(0)]},
+        {"window": (2**70, 0)},
+        {"scale": np.array(0.5, np.float32)},
+        {"scale": np.float32(0.3), "softcap": 2},
+        {"causal": np.True_, "num_threads": np.int64(1)},
+        {"num_threads": 2**70},
+        {"dropout": np.float32(0.1), "dropout_seed": 2**64 - 1},
+    ],
+)
+def test_numbers_of_other_types_are_the_same_numbers(options, monkeypatch):
+    x = normal(2, 3, 4)
+    expected = attention(x, x, x, **options)
+    monkeypatch.setattr(_attention, "is_traced", lambda: True)
+    assert torch.equal(attention(x, x, x, **options), expected)
 
 
 def test_a_tensor_of_one_number_is_that_number():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ OPTIONS = (
     "Tensor? key_offsets, Tensor? dropout_seed, str? causal, SymInt? left, "
     "SymInt? right, float? scale, float? softcap, float dropout, SymInt? num_threads"
 )
+LARGEST = int(np.finfo(np.float64).max)
 N_INPUTS = 5
 N_TENSORS = N_INPUTS + 6  # all arguments that are tensors
 
@@ -30,7 +32,8 @@ def call(
     return_weights: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Return output, weights and LSE by the operator."""
-    inputs = (*inputs[:3], *(_as_tensor(one) for one in inputs[3:]))
+    others = zip(inputs[3:], NAMES[3:], strict=True)
+    inputs = (*inputs[:3], *(_as_tensor(one, name) for one, name in others))
     arguments = _to_arguments(**options)
     output, weights, lse = torch.ops.attnpy.attention(
         *inputs, *arguments, return_weights
@@ -38,10 +41,12 @@ def call(
     return output, weights if return_weights else None, lse
 
 
-def _as_tensor(option: Any) -> Tensor | None:
+def _as_tensor(option: Any, name: str) -> Tensor | None:
     """Return what is given as numbers or an array of NumPy as a tensor."""
     if option is None or isinstance(option, Tensor):
         return option
+    if isinstance(option, (str, bytes)):
+        raise TypeError(f"{name}: expected an array, got {type(option).__name__}")
     return torch.as_tensor(option, device="cpu")  # whatever the default device is
 
 
@@ -59,19 +64,91 @@ def _to_arguments(
     dropout_seed: Any = None,
     num_threads: Any = None,
 ) -> tuple[Any, ...]:
-    """Return attention's options in the operator's order and types."""
+    """Return attention's options in the operator's order and types.
+
+    What has another type is refused as by attention, for PyTorch would convert it, or
+    speak of the operator. Values are for attention, when the operator runs.
+    """
     if not isinstance(seq_offsets, tuple):
         seq_offsets = (seq_offsets, seq_offsets)
-    if isinstance(dropout_seed, int):  # int64 has the same 64 bits
-        dropout_seed -= 2**64 if dropout_seed >= 2**63 else 0
-    arrays = (mask, q_offset, kv_lengths, *seq_offsets, dropout_seed)
-    left, right = (None, None) if window is None else window
-    if isinstance(causal, bool):
-        causal = "bottom_right" if causal else None
-    return (
-        *map(_as_tensor, arrays),
-        causal, left, right, scale, softcap, dropout, num_threads,
-    )  # fmt: skip
+    arrays = (
+        _as_tensor(mask, "mask"),
+        _as_tensor(q_offset, "q_offset"),
+        _as_tensor(kv_lengths, "kv_lengths"),
+        *(_as_tensor(offsets, "seq_offsets") for offsets in seq_offsets),
+        _as_tensor(_seed(dropout_seed), "dropout_seed"),
+    )
+    numbers = (
+        _number(scale, "scale"),
+        _number(softcap, "softcap"),
+        _number(dropout, "dropout"),
+    )
+    n_threads = _int64(_integer(num_threads, "num_threads"))
+    return *arrays, _causal(causal), *_sides(window), *numbers, n_threads
+
+
+def _causal(causal: Any) -> str | None:
+    if isinstance(causal, (bool, np.bool_)):
+        return "bottom_right" if causal else None
+    if not isinstance(causal, str):
+        raise TypeError(
+            "causal: expected False, True, 'bottom_right' or 'top_left', got "
+            f"{type(causal).__name__}"
+        )
+    return causal
+
+
+def _sides(window: Any) -> tuple[Any, Any]:
+    if window is None:
+        return None, None
+    if isinstance(window, (str, bytes, dict)) or not hasattr(window, "__getitem__"):
+        raise TypeError(f"window: expected (left, right), got {type(window).__name__}")
+    if len(window) != 2:
+        raise ValueError(f"window: expected (left, right), got {window!r}")
+    left, right = (_integer(side, "window") for side in window)
+    return _int64(left), _int64(right)
+
+
+def _seed(seed: Any) -> Any:
+    """Return the tensor, or the integer of int64 that has the same 64 bits."""
+    if seed is None or isinstance(seed, Tensor):
+        return seed
+    seed = _integer(seed, "dropout_seed")
+    if not 0 <= seed < 2**64:
+        raise ValueError(
+            f"dropout_seed: expected an integer from 0 to 2**64 - 1, got {seed}"
+        )
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def _number(value: Any, name: str) -> Any:
+    """Return a number, symbolic or not, or None."""
+    if value is None or isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    known = (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, known):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{name}: expected a finite number, got {value}")
+    return value if isinstance(value, float) else float(value)
+
+
+def _integer(value: Any, name: str) -> Any:
+    """Return an integer, symbolic or not, or None."""
+    if value is None or isinstance(value, torch.SymInt):
+        return value
+    if isinstance(value, Tensor) and value.dtype is not torch.bool:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
+    return int(value)
+
+
+def _int64(number: Any) -> Any:
+    """Return a number of which what is larger than int64 means the same."""
+    return min(number, 2**63 - 1) if type(number) is int else number
 
 
 def _to_options(
