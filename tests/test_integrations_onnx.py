@@ -300,6 +300,17 @@ def test_zero_sizes(sizes):
     np.testing.assert_array_equal(output, 1 if n_keys else 0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("other", ["float64", "float32", "float16", "bfloat16"])
+def test_values_may_have_a_dtype_of_their_own(dtype, other):
+    """As the operator's types say; keys have that of the queries."""
+    inputs = {**arrays(dtype), "V": arrays(other)["V"]}
+    output, _, value, _ = run(inputs, 4)
+    wide = [x.astype("f8" if other == "float64" else "f4") for x in inputs.values()]
+    assert value.dtype == other
+    assert_same_bits(output, attnpy.attention(*wide).astype(dtype))
+
+
 def test_attributes_of_a_function_reach_the_node():
     node = helper.make_node("Attention", ["x", "x", "x"], ["y"])
     attribute = node.attribute.add(name="is_causal", type=onnx.AttributeProto.INT)
@@ -377,6 +388,16 @@ REFUSED = {
     ),
     "softmax_precision: expected one of 1 (FLOAT), 10 (FLOAT16), 11 (DOUBLE), 16 "
     "(BFLOAT16), got 7": (arrays(), {"softmax_precision": 7}),
+    "K: expected the dtype of Q, float32, got float64": (
+        {**arrays(), "K": arrays("float64")["K"]},
+        {},
+    ),
+    "is_causal: expected 0 or 1, got 2": (arrays(), {"is_causal": 2}),
+    "is_causal: expected 0 or 1, got -1": (arrays(), {"is_causal": -1}),
+    "is_causal: expected an integer, got float32": (arrays(), {"is_causal": 1.0}),
+    "q_num_heads: expected an integer, got float32": (FLAT, {"q_num_heads": 4.0}),
+    "scale: expected a number, got str": (arrays(), {"scale": "1"}),
+    "do_rotary: expected no such attribute, got 1": (arrays(), {"do_rotary": 1}),
 }
 
 

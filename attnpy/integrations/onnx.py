@@ -41,6 +41,16 @@ NAMES = {
     "bias": "attn_mask",
     "kv_lengths": "nonpad_kv_seqlen",
 }
+INTEGERS = (
+    "is_causal",
+    "q_num_heads",
+    "kv_num_heads",
+    "qk_matmul_output_mode",
+    "softmax_precision",
+    "left_window_size",
+    "right_window_size",
+)
+NUMBERS = ("scale", "softcap")
 PRECISIONS = {
     TensorProto.FLOAT: "FLOAT",
     TensorProto.FLOAT16: "FLOAT16",
@@ -115,11 +125,14 @@ class Attention(OpRun):
         **attributes: Any,
     ) -> tuple[Array, ...]:
         """Compute the node's outputs; the last one only if it has a name."""
+        _check_attributes(attributes)
         _check_cache(past_key, past_value, nonpad_kv_seqlen)
         _check_lengths(nonpad_kv_seqlen, len(Q) if Q.ndim else 0)
         query = _heads(Q, attributes["q_num_heads"], "Q", "q_num_heads")
         key = _heads(K, attributes["kv_num_heads"], "K", "kv_num_heads")
         value = _heads(V, attributes["kv_num_heads"], "V", "kv_num_heads")
+        if key.dtype != query.dtype:  # that of V may differ
+            raise ValueError(f"K: expected the dtype of Q, {Q.dtype}, got {K.dtype}")
         past = 0
         if past_key is not None and past_value is not None:
             past = past_key.shape[2]
@@ -152,6 +165,24 @@ class Attention(OpRun):
         if mode not in range(4):
             raise ValueError(f"qk_matmul_output_mode: expected 0 to 3, got {mode}")
         return mode if any(self.output[3:]) else None
+
+
+def _check_attributes(attributes: dict[str, Any]) -> None:
+    """Refuse attributes that the operator lacks, and those of another type.
+
+    Those that a node does not have are here with their default, or as None.
+    """
+    for name, given in attributes.items():
+        if name not in INTEGERS + NUMBERS:
+            raise ValueError(f"{name}: expected no such attribute, got {given!r}")
+        is_integer = isinstance(given, (int, np.integer))
+        if name in INTEGERS and not (given is None or is_integer):
+            raise ValueError(f"{name}: expected an integer, got {type(given).__name__}")
+        is_number = is_integer or isinstance(given, (float, np.floating))
+        if name in NUMBERS and not (given is None or is_number):
+            raise ValueError(f"{name}: expected a number, got {type(given).__name__}")
+    if attributes["is_causal"] not in (0, 1):
+        raise ValueError(f"is_causal: expected 0 or 1, got {attributes['is_causal']}")
 
 
 def _check_cache(
@@ -271,6 +302,8 @@ def _precise(arrays: tuple[Array, ...], precision: int | None) -> tuple[Array, .
         raise ValueError(f"softmax_precision: expected one of {names}, got {precision}")
     if precision == TensorProto.DOUBLE:
         return tuple(array.astype(np.float64, copy=False) for array in arrays)
+    if {array.dtype.name for array in arrays} == {"float16", "bfloat16"}:
+        return tuple(array.astype(np.float32) for array in arrays)
     return arrays
 
 
