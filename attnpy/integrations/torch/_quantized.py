@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
+from attnpy import _attnpy
 from attnpy._linear import linear
 from attnpy._quantize import quantized
 from attnpy._quantized import arrays_of, options_of, replaced
@@ -28,6 +30,22 @@ if TYPE_CHECKING:
     from attnpy._typing import Array
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _between_graphs(function: Callable[..., Any]) -> Any:
+    """Return a function that `torch.compile` calls outside of its graphs.
+
+    So does `torch.compiler.disable`, at the price of microseconds for each call.
+    """
+    apart = _disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return apart(*arguments, **keywords)
+        return function(*arguments, **keywords)
+
+    return call
 
 
 class Weight:
@@ -368,7 +386,7 @@ group=128)
     (torch.Size([2, 5, 64]), torch.Size([2, 5, 5]))
     """
 
-    @_disable_dynamo
+    @_between_graphs
     def forward(
         self,
         query: Tensor,
@@ -542,7 +560,7 @@ def _counted(operator: str) -> int | None:
     return block.options.num_threads
 
 
-@_disable_dynamo
+@_between_graphs
 def _linear(input: Tensor, weight: QuantizedWeight, bias: Tensor | None = None) -> Any:
     """Return input (..., K) @ weight (K, M) + bias (M,) in the input's dtype."""
     _check_rows(input, "input", weight.shape[0])
@@ -563,8 +581,10 @@ def _product(
     num_threads: int | None,
 ) -> Tensor:
     rows, added = to_array(input), None if bias is None else to_array(bias)
-    product = linear(rows, weight, added, num_threads=num_threads)
-    return to_tensor(product).to(input.dtype)
+    product = to_tensor(
+        _attnpy.linear(rows, weight, added, None, None, None, "promoted", num_threads)
+    )
+    return product if product.dtype is input.dtype else product.to(input.dtype)
 
 
 class _Product(torch.autograd.Function):

@@ -112,25 +112,25 @@ def to_array(tensor: torch.Tensor) -> Any:
     # A parameter may have been moved since it was checked, and saved for gradients.
     if not tensor.is_cpu:
         raise elsewhere(tensor, "tensors")
-    if tensor.dtype is torch.bfloat16:
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        if tensor.dtype is not torch.bfloat16:  # float8 and the like
+            raise TypeError(
+                "tensors: expected float64, float32, float16, bfloat16, integers or "
+                f"booleans, got {tensor.dtype}"
+            )
         dtype = _dtypes.floating("bfloat16")
-    elif tensor.dtype in _DTYPES:
-        dtype = _DTYPES[tensor.dtype]
-    else:  # float8 and the like
-        raise TypeError(
-            "tensors: expected float64, float32, float16, bfloat16, integers or "
-            f"booleans, got {tensor.dtype}"
-        )
+    if tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.resolve_neg().resolve_conj()
+    array = view(tensor, dtype, tensor)
+    if array is not None:
+        return array
     if tensor.numel() == 0 or _is_zerotensor(tensor):
         return np.zeros(tensor.shape, dtype)
-    tensor = tensor.resolve_neg().resolve_conj()
-    array = view(tensor, dtype, tensor)
-    if array is None:
-        raise ValueError(
-            "tensors: expected tensors with memory, got one whose storage has been "
-            "resized to 0"
-        )
-    return array
+    raise ValueError(
+        "tensors: expected tensors with memory, got one whose storage has been "
+        "resized to 0"
+    )
 
 
 def to_tensor(array: Array) -> torch.Tensor:
