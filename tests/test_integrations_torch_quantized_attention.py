@@ -168,6 +168,52 @@ def test_tensors_may_be_one_object(same):
     assert torch.equal(ours(*tensors)[0], ours(*several)[0])
 
 
+def same_results(found, expected):
+    return all(
+        (x is None and y is None) or torch.equal(x, y)
+        for x, y in zip(found, expected, strict=True)
+    )
+
+
+@pytest.mark.parametrize("activations", ["float", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [x for x in KINDS if "add_bias_kv" not in x])
+def test_one_run_of_all_steps_has_the_bits_of_steps(
+    kind, dtype, activations, monkeypatch
+):
+    if dtype is torch.bfloat16:
+        pytest.importorskip("ml_dtypes")
+    ours = quantized(attention(32, 4, **kind).to(dtype), activations=activations)
+    calls = []
+    steps = type(ours)._in_steps
+    monkeypatch.setattr(
+        type(ours), "_in_steps", lambda *x: calls.append(1) or steps(*x)
+    )
+    q, k, v = (x.to(dtype) for x in arguments_of(kind))
+    tokens = 1 if kind.get("batch_first") else 0
+    several = [
+        ((q, k, v), MASKS),
+        ((q, *(x.narrow(tokens, 0, 0) for x in (k, v))), ({},)),
+    ]
+    if "kdim" not in kind:
+        several.append(((q, k, k), MASKS))
+        several += [(x, ({},)) for x in ((q, q, q), (q, q, q + 1), (q[:0],) * 3)]
+    for tensors, masks in several:
+        for mask in masks:
+            for needs in (
+                {},
+                {"need_weights": False},
+                {"average_attn_weights": False},
+            ):
+                with torch.no_grad():
+                    found = ours(*tensors, **mask, **needs)
+                assert not calls
+                query = tensors[0].clone().requires_grad_()
+                expected = ours(query, *tensors[1:], **mask, **needs)
+                assert calls.pop() == 1
+                assert same_results(found, expected)
+
+
 def test_queries_that_see_no_key_get_zeros():
     ours = quantized(attention(32, 4, batch_first=True))
     x, hidden = normal(2, 5, 32), torch.tensor([[False] * 5, [True] * 5])

@@ -14,17 +14,25 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from attnpy import _attnpy
+from attnpy._gradients import NAMES
 from attnpy._linear import linear
+from attnpy._options import Heads, Options, Projections
 from attnpy._quantize import quantized
 from attnpy._quantized import arrays_of, options_of, replaced
 from attnpy._quantized_parts import MOST_ROWS
 from attnpy.integrations.torch._attention import is_traced
 from attnpy.integrations.torch._blocks import innermost
 from attnpy.integrations.torch._sdpa import attend_as_torch
-from attnpy.integrations.torch._tensors import check, is_plain, to_array, to_tensor
+from attnpy.integrations.torch._tensors import (
+    check,
+    is_plain,
+    needs_gradient,
+    to_array,
+    to_tensor,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from attnpy._quantized import QuantizedWeight
     from attnpy._typing import Array
@@ -98,10 +106,6 @@ class Weight:
         """Return the tensor that it stands for, a copy."""
         matrix = _joined([part.dequantize() for part in self.parts])
         return to_tensor(matrix.T if self.is_transposed else matrix).to(self.dtype)
-
-    def separated(self) -> list[Weight]:
-        """Return a weight for each part."""
-        return [type(self)((x,), self.dtype, self.is_transposed) for x in self.parts]
 
     def arrays(self) -> dict[str, Array]:
         """Return codes and scales by rows and columns, those of all parts together."""
@@ -399,9 +403,9 @@ group=128)
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output, and the weights or None, in the shapes of PyTorch's."""
-        tensors = {"query": query, "key": key, "value": value}
+        tensors = (query, key, value)
         sizes = (self.embed_dim, self.kdim, self.vdim)
-        for (name, tensor), size in zip(tensors.items(), sizes, strict=True):
+        for tensor, name, size in zip(tensors, NAMES, sizes, strict=False):
             _check_rows(tensor, name, size)
             if tensor.dim() not in (2, 3) or tensor.dim() != query.dim():
                 raise ValueError(
@@ -413,25 +417,104 @@ group=128)
                 "attn_mask: expected a mask with is_causal=True, which says that it is "
                 "causal, got None"
             )
-        is_batch, is_turned = (
-            query.dim() == 3,
-            query.dim() == 3 and not self.batch_first,
-        )
-        batches = [
-            x.transpose(0, 1) if is_turned else x if is_batch else x[None]
-            for x in tensors.values()
-        ]  # (N, L, E)
-        queries, keys, values = batches
-        if keys.shape[:2] != values.shape[:2] or len(queries) != len(keys):
-            shapes = " and ".join(str(tuple(x.shape)) for x in tensors.values())
+        is_batch = query.dim() == 3
+        is_turned = is_batch and not self.batch_first
+        batches = tensors  # (N, L, E)
+        if is_turned or not is_batch:
+            batches = tuple(
+                x.transpose(0, 1) if is_turned else x[None] for x in tensors
+            )
+        (n, n_queries, _), (_, n_keys, _), _ = shapes = [x.shape for x in batches]
+        if any(x[:2] != (n, n_keys) for x in shapes[1:]):
+            said = " and ".join(str(tuple(x.shape)) for x in tensors)
             raise ValueError(
                 "query, key, value: expected one batch, and as many keys as values, "
-                f"got shapes {shapes}"
+                f"got shapes {said}"
             )
+        n_more = (self.bias_k is not None) + self.add_zero_attn
+        seen = added = None
+        if attn_mask is not None or key_padding_mask is not None:
+            shape = (n, self.num_heads, n_queries, n_keys)
+            masks = (attn_mask, key_padding_mask)
+            seen, added = self._masks(masks, shape, is_batch, n_more)
+        results = self._at_once(batches, seen, added, need_weights)
+        if results is None:
+            results = self._in_steps(batches, seen, added, need_weights)
+        output, weights = results
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if not is_batch:
+            return output[0], None if weights is None else weights[0]
+        return output.transpose(0, 1) if is_turned else output, weights
+
+    def _at_once(
+        self,
+        batches: Sequence[Tensor],
+        seen: Tensor | None,
+        added: Tensor | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None] | None:
+        """Return output (N, Lq, E) and weights (N, H, Lq, Lk) of one run of all steps.
+
+        None where a layer of attnpy has other steps, or autograd records them.
+        """
+        last: Any = self.out_proj
+        biases = self.in_proj_bias, last.bias
+        if (
+            self.bias_k is not None
+            or self.add_zero_attn
+            or (self.training and self.dropout != 0)
+            or type(last.weight) is not Weight
+            or torch.is_autocast_enabled("cpu")
+            or (
+                torch.is_grad_enabled()
+                and any(map(needs_gradient, (*batches, *biases, added)))
+            )
+            or not all(x is None or is_plain(x) for x in (seen, added))
+            or (
+                added is not None
+                and added.dtype not in (torch.float32, batches[0].dtype)
+            )
+        ):
+            return None
+        query, key, value = arrays = [to_array(x) for x in batches]
+        W_q, W_k, W_v, W_o = matrices = (*self._matrices(), *last.weight.parts)
+        if len({x.dtype for x in (*arrays, *matrices)}) > 1:
+            return None
+        b_in, b_o = [None if x is None else to_array(x) for x in biases]
+        b_q, b_k, b_v = (None,) * 3 if b_in is None else b_in.reshape(3, -1)
+        num_threads = _counted(*["quantized linear"] * 4, "quantized attention")
+        # The keys' tokens as a context, even if they are the queries': then attention
+        # multiplies floats, as in steps.
+        result: Any = _attnpy.layer(
+            query,
+            key,
+            Heads(self.num_heads, self.num_heads),
+            Projections(W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, value_context=value),
+            None,
+            None,
+            None,
+            Options(
+                mask=None if seen is None else to_array(seen),
+                bias=None if added is None else to_array(added),
+                return_weights=need_weights,
+                num_threads=num_threads,
+            ),
+        )
+        if need_weights:
+            output, weights = map(to_tensor, result)
+            return output, weights
+        return to_tensor(result), None
+
+    def _in_steps(
+        self,
+        batches: Sequence[Tensor],
+        seen: Tensor | None,
+        added: Tensor | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what `_at_once` does, of any call."""
         heads = self._heads(batches)
-        n_keys = keys.shape[1]
-        shape, n_more = (*heads[0].shape[:3], n_keys), heads[1].shape[2] - n_keys
-        seen, added = self._masks(attn_mask, key_padding_mask, shape, is_batch, n_more)
         options: dict[str, Any] = {"num_threads": _counted("quantized attention")}
         if seen is not None:
             options["mask"] = seen
@@ -441,24 +524,24 @@ group=128)
         )  # (N, H, L, D)
         joined = attended.transpose(1, 2).flatten(2)  # (N, L, E)
         output = functional.linear(joined, self.out_proj.weight, self.out_proj.bias)
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(dim=1)
-        if not is_batch:
-            return output[0], None if weights is None else weights[0]
-        return output.transpose(0, 1) if is_turned else output, weights
+        return output, weights
 
-    def _heads(self, batches: list[Tensor]) -> list[Tensor]:
+    def _matrices(self) -> Any:
+        """Return those of queries, keys and values."""
+        joint: Any = self.in_proj_weight
+        if joint is not None:
+            return joint.parts
+        apart: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        return [weight.parts[0] for weight in apart]
+
+    def _heads(self, batches: Sequence[Tensor]) -> list[Tensor]:
         """Return queries, keys and values (N, H, L, D), with those that are added."""
         biases: Any = (None,) * 3
         if self.in_proj_bias is not None:
             biases = self.in_proj_bias.chunk(3)
-        weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        joint: Any = self.in_proj_weight
-        if joint is not None:
-            weights = joint.separated()
         projected = [
-            functional.linear(x, weight, bias)
-            for x, weight, bias in zip(batches, weights, biases, strict=True)
+            _linear(x, matrix, bias)
+            for x, matrix, bias in zip(batches, self._matrices(), biases, strict=True)
         ]
         heads: list[Tensor] = []
         for x, more in zip(projected, (None, self.bias_k, self.bias_v), strict=True):
@@ -473,8 +556,7 @@ group=128)
 
     def _masks(
         self,
-        attn_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
+        masks: Iterable[Tensor | None],
         shape: tuple[int, ...],
         is_batch: bool,
         n_more: int,
@@ -488,10 +570,11 @@ group=128)
         square, each = (n_queries, n_keys), (n * n_heads, n_queries, n_keys)
         padded = (n, n_keys) if is_batch else (n_keys,)
         seen = added = None
-        for name, mask, shapes in (
-            ("attn_mask", attn_mask, {square: (1, 1, *square), each: shape}),
-            ("key_padding_mask", key_padding_mask, {padded: (n, 1, 1, n_keys)}),
-        ):
+        kinds: Any = (
+            ("attn_mask", {square: (1, 1, *square), each: shape}),
+            ("key_padding_mask", {padded: (n, 1, 1, n_keys)}),
+        )
+        for (name, shapes), mask in zip(kinds, masks, strict=True):
             if mask is None:
                 continue
             check(mask, name)
@@ -550,13 +633,14 @@ def _check_rows(tensor: Tensor, name: str, n: int) -> None:
         )
 
 
-def _counted(operator: str) -> int | None:
-    """Note a call in the report of this thread's block; return its `num_threads`."""
+def _counted(*operators: str) -> int | None:
+    """Note calls in the report of this thread's block; return its `num_threads`."""
     block = innermost()
     if block is None:
         return None
     if block.report is not None:
-        block.report.add(operator)
+        for operator in operators:
+            block.report.add(operator)
     return block.options.num_threads
 
 
