@@ -811,11 +811,50 @@ def test_modules_from_elsewhere_are_refused(tmp_path, changes, words):
         SentenceEncoder.from_pretrained(tmp_path)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("size", [12, 5])
+def test_a_dense_module_with_a_residual_is_read_and_saved(tmp_path, size):
+    write(tmp_path, steps=("Dense",))
+    arrays = write_dense(tmp_path / "2_Dense", 12, size, use_residual=True)
+    encoder = SentenceEncoder.from_pretrained(tmp_path, dtype=np.float64)
+    plain = SentenceEncoder(encoder.model, encoder.tokenizer)
+    pooled, found = plain.encode(TEXTS), encoder.encode(TEXTS)
+    expected = np.tanh(pooled @ arrays["linear.weight"].T + arrays["linear.bias"])
+    expected += pooled @ arrays.get("residual.weight", np.eye(12)).T
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    encoder.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path, dtype=np.float64)
+    assert_same_bits(again.encode(TEXTS), found)
+
+
+@pytest.mark.quick
+def test_a_residual_is_added_after_the_activation():
+    rng = np.random.default_rng(3)
+    x, square, matrix, residual = (
+        rng.standard_normal(shape) for shape in ((4, 5), (5, 5), (5, 3), (5, 3))
+    )
+    same = _pooling.Dense(square, None, "tanh", True)
+    np.testing.assert_allclose(same(x, None), np.tanh(x @ square) + x)
+    other = _pooling.Dense(matrix, np.ones(3), "tanh", True, residual)
+    np.testing.assert_allclose(other(x, None), np.tanh(x @ matrix + 1) + x @ residual)
+    for step in (same, other):
+        result, pullback = step.vjp(x, None)
+        assert_same_bits(result, step(x, None))
+        grad = rng.standard_normal(result.shape)
+        found, step_size = pullback(grad), 1e-6
+        for place in ((0, 0), (3, 4), (2, 1)):
+            moved = x.copy()
+            moved[place] += step_size
+            quotient = ((step(moved, None) - result) * grad).sum() / step_size
+            np.testing.assert_allclose(found[place], quotient, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"activation": "activation.Mish"}, "activation_function of torch.nn.*Mish"),
-        ({"use_residual": True}, "use_residual = false, got True"),
+        ({"use_residual": True}, "arrays linear.weight, residual.weight, got lin"),
+        ({"use_residual": 1}, "use_residual to be true or false, got 1"),
         ({"module_input_name": "token_embeddings"}, "module_input_name = "),
         ({"x_y": 1}, "expected no x_y, got 1"),
         ({"out_features": 4}, r"expected linear.weight of \(4, 12\)"),

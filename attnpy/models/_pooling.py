@@ -194,35 +194,55 @@ def normalized_vjp(vectors: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 class Dense:
-    """A linear step after pooling, ``activation(x @ weight + bias)``."""
+    """A linear step after pooling, ``activation(x @ weight + bias)``.
+
+    With `use_residual` it adds ``x``, or ``x @ residual`` where sizes differ.
+    """
 
     weight: Array
     bias: Array | None
     activation: str | None
+    use_residual: bool
+    residual: Array | None
 
     if not TYPE_CHECKING:
         __setstate__ = _pickles.set_state
 
     def __init__(
-        self, weight: Array, bias: Array | None, activation: str | None
+        self,
+        weight: Array,
+        bias: Array | None,
+        activation: str | None,
+        use_residual: bool = False,
+        residual: Array | None = None,
     ) -> None:
         self.weight, self.bias, self.activation = weight, bias, activation
+        self.use_residual, self.residual = use_residual, residual
 
     def _shown(self) -> dict[str, Any]:
-        biases = _repr.biases(bias=self.bias)
-        return {"weight": self.weight, **biases, "activation": self.activation}
+        return {
+            "weight": self.weight,
+            **_repr.biases(bias=self.bias),
+            "activation": self.activation,
+            "use_residual": self.use_residual or None,
+        }
 
     __repr__ = _repr.shows(_shown)
 
     def __call__(self, vectors: Array, num_threads: int | None) -> Array:
         """Return (n, M) of (n, K)."""
-        return linear(
+        result = linear(
             vectors,
             self.weight,
             self.bias,
             activation=self.activation,
             num_threads=num_threads,
         )
+        if not self.use_residual:
+            return result
+        if self.residual is None:
+            return result + vectors
+        return result + linear(vectors, self.residual, num_threads=num_threads)
 
     def vjp(
         self, vectors: Array, num_threads: int | None
@@ -231,9 +251,15 @@ class Dense:
         before = linear(vectors, self.weight, self.bias, num_threads=num_threads)
 
         def pullback(grad: Array) -> Array:
+            inner = grad
             if self.activation is not None:
-                grad = activate_vjp(grad, before, self.activation, None, num_threads)
-            return linear(grad, self.weight.T, num_threads=num_threads)
+                inner = activate_vjp(grad, before, self.activation, None, num_threads)
+            result = linear(inner, self.weight.T, num_threads=num_threads)
+            if not self.use_residual:
+                return result
+            if self.residual is None:
+                return result + grad
+            return result + linear(grad, self.residual.T, num_threads=num_threads)
 
         return self(vectors, num_threads), pullback
 

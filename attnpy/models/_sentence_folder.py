@@ -285,26 +285,37 @@ def _dense(folder: Path) -> Dense:
     name = fields.take("activation_function", str, "a name", list(ACTIVATIONS)[1])
     fields.require("module_input_name", "sentence_embedding")
     fields.require("module_output_name", "sentence_embedding")
-    fields.require("use_residual", False)
+    use_residual = fields.take("use_residual", bool, "true or false", False)
     fields.end()
     if name not in ACTIVATIONS:
         raise fields.fault(f"activation_function of {', '.join(ACTIVATIONS)}", name)
+    n_in, n_out = shape
+    shapes: dict[str, tuple[int | None, ...]] = {"linear.weight": (n_out, n_in)}
+    if has_bias:
+        shapes["linear.bias"] = (n_out,)
+    if use_residual and n_in != n_out:
+        shapes["residual.weight"] = (n_out, n_in)
     tensors = checkpoints.read(folder)
-    names = ["linear.weight", *(["linear.bias"] if has_bias else [])]
-    if sorted(tensors) != sorted(names):
+    if tensors.keys() != shapes.keys():
         raise ValueError(
-            f"{named(folder)}: expected the arrays {', '.join(names)}, got "
+            f"{named(folder)}: expected the arrays {', '.join(shapes)}, got "
             f"{listed(sorted(tensors))}"
         )
-    arrays = [tensors[name] for name in names]
-    n_in, n_out = shape
-    if arrays[0].shape != (n_out, n_in) or any(a.shape != (n_out,) for a in arrays[1:]):
-        raise ValueError(
-            f"{named(folder)}: expected linear.weight of ({n_out}, {n_in}) and a bias "
-            f"of ({n_out},), got {', '.join(str(array.shape) for array in arrays)}"
-        )
-    weight = np.ascontiguousarray(arrays[0].T)
-    return Dense(weight, arrays[1] if has_bias else None, ACTIVATIONS[name])
+    arrays = {name: tensors[name] for name in shapes}
+    for array_name, expected in shapes.items():
+        if arrays[array_name].shape != expected:
+            raise ValueError(
+                f"{named(folder)}: expected {array_name} of {expected}, got "
+                f"{arrays[array_name].shape}"
+            )
+    residual = arrays.get("residual.weight")
+    return Dense(
+        np.ascontiguousarray(arrays["linear.weight"].T),
+        arrays.get("linear.bias"),
+        ACTIVATIONS[name],
+        use_residual,
+        None if residual is None else np.ascontiguousarray(residual.T),
+    )
 
 
 STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _normalize}

@@ -200,17 +200,18 @@ def _write_dense(place: Folder, folder: str, step: Dense) -> None:
     """Write a linear step."""
     names = {ours: theirs for theirs, ours in _sentence_folder.ACTIVATIONS.items()}
     n_in, n_out = step.weight.shape
-    write_json(
-        place,
-        f"{folder}/config.json",
-        {
-            "in_features": n_in,
-            "out_features": n_out,
-            "bias": step.bias is not None,
-            "activation_function": names[step.activation],
-        },
-    )
+    config = {
+        "in_features": n_in,
+        "out_features": n_out,
+        "bias": step.bias is not None,
+        "activation_function": names[step.activation],
+    }
+    if step.use_residual:  # which earlier versions do not know
+        config["use_residual"] = True
+    write_json(place, f"{folder}/config.json", config)
     tensors: dict[str, Array] = {"linear.weight": step.weight.T}
     if step.bias is not None:
         tensors["linear.bias"] = step.bias
+    if step.residual is not None:
+        tensors["residual.weight"] = step.residual.T
     write(f"{folder}/model.safetensors", tensors, PYTORCH, place.write)

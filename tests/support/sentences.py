@@ -202,6 +202,9 @@ def write_dense(folder, n_in, n_out, bias=True, activation="activation.Tanh", **
     arrays = {"linear.weight": rng.standard_normal((n_out, n_in), dtype=np.float32)}
     if bias:
         arrays["linear.bias"] = rng.standard_normal(n_out, dtype=np.float32)
+    if more.get("use_residual") and n_in != n_out:
+        residual = rng.standard_normal((n_out, n_in), dtype=np.float32)
+        arrays["residual.weight"] = residual
     folder.mkdir(exist_ok=True)
     save_file(arrays, folder / "model.safetensors")
     config = {"in_features": n_in, "out_features": n_out, "bias": bias, **more}
