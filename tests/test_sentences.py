@@ -334,16 +334,16 @@ def test_texts_that_are_fewer_than_they_say_are_refused(encoder):
 
 def test_after_an_interruption_vectors_are_right_or_untouched(encoder, monkeypatch):
     expected, n_calls = encoder.encode(TEXTS), 0
-    pooled = SentenceEncoder._pooled
+    finished = SentenceEncoder._finished
 
     def interrupted(self, *arguments):
         nonlocal n_calls
         n_calls += 1
         if n_calls == 3:
             raise KeyboardInterrupt
-        return pooled(self, *arguments)
+        return finished(self, *arguments)
 
-    monkeypatch.setattr(SentenceEncoder, "_pooled", interrupted)
+    monkeypatch.setattr(SentenceEncoder, "_finished", interrupted)
     monkeypatch.setattr(module, "WINDOW", 1)
     out = np.full((7, 12), 5, np.float32)
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnpy import _pickles, _repr
+from attnpy import _checks, _pickles, _repr
 from attnpy._attnpy import activate_vjp
 from attnpy._linear import linear
 
@@ -191,6 +191,29 @@ def normalized_vjp(vectors: Array) -> tuple[Array, Callable[[Array], Array]]:
         return result
 
     return units, pullback
+
+
+def checked_steps(steps: Sequence[Any]) -> tuple[Any, ...]:
+    """Return steps that can be called."""
+    given = tuple(_checks.items(steps, "steps", "functions"))
+    for step in given:
+        if not callable(step):
+            raise TypeError(
+                f"steps: expected functions of vectors, got {type(step).__name__}"
+            )
+    return given
+
+
+def size_after(steps: Sequence[Any], dim: int, dtype: np.dtype[Any]) -> int:
+    """Return the size of vectors after steps that get some of this size."""
+    steps = [step for step in steps if type(step) is not Normalize]
+    if not steps:
+        return dim
+    vectors = np.zeros((0, dim), dtype)
+    with _checks.renamed(x="what steps get"):
+        for step in steps:
+            vectors = step(vectors, None)
+    return int(vectors.shape[1])
 
 
 class Dense:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -13,8 +14,17 @@ from attnpy.models._pooling import normalized
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from typing_extensions import NotRequired
 
     from attnpy._typing import Array
+
+    class Ranked(TypedDict):
+        """A document, and how well it answers a query."""
+
+        corpus_id: int
+        score: float
+        text: NotRequired[str]
+
 
 # Of a text that is printed.
 LETTERS = 100
@@ -159,3 +169,19 @@ def best(
     if n_queries == 0:
         return SearchResult(np.empty((0, 0), np.int64), np.empty((0, 0), np.float32))
     return SearchResult(np.stack(indices), np.stack(scores), kept)
+
+
+def ranked(
+    scores: Sequence[float], top_k: int | None, texts: Sequence[str] | None
+) -> list[Ranked]:
+    """Return documents by their scores, the best first, with their texts if given.
+
+    Documents of equal scores keep their order, and NaN is last.
+    """
+    keys = [(math.isnan(score), -score) for score in scores]
+    order = sorted(range(len(scores)), key=keys.__getitem__)
+    found: list[Ranked] = [{"corpus_id": i, "score": scores[i]} for i in order[:top_k]]
+    if texts is not None:
+        for entry in found:
+            entry["text"] = texts[entry["corpus_id"]]
+    return found

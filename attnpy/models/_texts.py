@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from attnpy import _checks, _machine
+from attnpy import _checks, _dtypes, _machine
 from attnpy._quoting import listed, quoted
 from attnpy.checkpoints.reading import judged_elsewhere
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from attnpy._typing import Array
 
 Item = TypeVar("Item")
 
@@ -112,18 +114,29 @@ def check_tokenizer(tokenizer: object) -> None:
 
 
 def encoded(
-    tokenizer: Any, texts: Sequence[str | tuple[str, str]], num_threads: int | None
+    tokenizer: Any,
+    texts: Sequence[str | tuple[str, str]],
+    num_threads: int | None,
+    special: bool = True,
 ) -> list[Any]:
-    """Return the tokens of texts, or of pairs of them: with `ids` and `type_ids`."""
+    """Return the tokens of texts, or of pairs of them: with `ids` and `type_ids`.
+
+    Without `special` the tokens that begin and end a text are left out.
+    """
     n = _machine.get_num_threads() if num_threads is None else num_threads
     n_threads = _checks.count(n, "num_threads")
     with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
         if n_threads == 1:
             return [
-                tokenizer.encode(*((item,) if isinstance(item, str) else item))
+                tokenizer.encode(
+                    *((item,) if isinstance(item, str) else item),
+                    add_special_tokens=special,
+                )
                 for item in texts
             ]
-        codes: list[Any] = tokenizer.encode_batch_fast(texts)
+        codes: list[Any] = tokenizer.encode_batch_fast(
+            texts, add_special_tokens=special
+        )
         return codes
 
 
@@ -143,3 +156,27 @@ def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     for to, row in zip(table, rows, strict=True):
         to[: len(row)] = row
     return table
+
+
+def token_vectors(
+    model: Any,
+    tokens: Sequence[Sequence[int]],
+    batch_size: int,
+    num_threads: int | None,
+    seen: Sequence[int] | None = None,
+) -> Iterator[tuple[list[int], list[Array]]]:
+    """Go through texts in batches: their places, and the vectors (L, E) of each.
+
+    `seen` says to how many tokens of a text, the first ones, all of it may attend.
+    """
+    dtype = _dtypes.arithmetic(model.token_embedding.dtype)
+    for chosen in batches([*map(len, tokens)], batch_size):
+        rows = [tokens[i] for i in chosen]
+        lengths = [*map(len, rows)]
+        ids, options = padded(rows), {}
+        if seen is not None:
+            ends = np.array([seen[i] for i in chosen])[:, np.newaxis]
+            options["token_mask"] = np.arange(ids.shape[1]) < ends
+        states = model(ids, lengths=lengths, num_threads=num_threads, **options)
+        states = states.astype(dtype, copy=False)  # (B, L, E)
+        yield chosen, [text[:n] for text, n in zip(states, lengths, strict=True)]

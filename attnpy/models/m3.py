@@ -266,15 +266,11 @@ class M3Encoder:
             given = _texts.encoded(tokenizer, window, num_threads)
             codes = [code.ids for code in given]
             rows: list[Any] = [None] * len(codes)
-            for chosen in _texts.batches([*map(len, codes)], size):
-                batch = [codes[i] for i in chosen]
-                lengths = [*map(len, batch)]
-                states = self.encoder.model(
-                    _texts.padded(batch), lengths=lengths, num_threads=num_threads
-                )
-                states = states.astype(self.sparse_weight.dtype, copy=False)
-                for i, ids, each in zip(chosen, batch, states, strict=True):
-                    rows[i] = self._of_text(ids, each[: len(ids)], wanted, num_threads)
+            for chosen, states in _texts.token_vectors(
+                self.encoder.model, codes, size, num_threads
+            ):
+                for i, each in zip(chosen, states, strict=True):
+                    rows[i] = self._of_text(codes[i], each, wanted, num_threads)
             found += rows
         return self._result(found, wanted, is_one)
 

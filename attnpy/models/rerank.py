@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from attnpy.models import (
     _gguf_reranker,
     _pair_template,
     _sentence_saving,
+    _similarity,
     _text_scores,
     _texts,
 )
@@ -27,19 +27,12 @@ if TYPE_CHECKING:
     import os
 
     from numpy.typing import DTypeLike
-    from typing_extensions import NotRequired
 
     from attnpy._typing import Array
     from attnpy.checkpoints import GgufFile
     from attnpy.models._classifier_folder import Recipe
     from attnpy.models._pair_template import PairTemplate
-
-    class Ranked(TypedDict):
-        """A document, and how well it answers a query."""
-
-        corpus_id: int
-        score: float
-        text: NotRequired[str]
+    from attnpy.models._similarity import Ranked
 
 
 @_keywords.answering
@@ -546,6 +539,7 @@ class CrossEncoder:
             )
         if top_k is not None:
             top_k = _checks.count(top_k, "top_k")
+        with_texts = _checks.flag(return_documents, "return_documents")
         query = _texts.text(query, "query")
         texts: list[str] = []
         for window in _texts.windows(
@@ -561,14 +555,7 @@ class CrossEncoder:
             progress=progress,
             num_threads=num_threads,
         ).tolist()
-        order = sorted(range(len(texts)), key=lambda i: _first_best(scores[i]))
-        found: list[Ranked] = [
-            {"corpus_id": i, "score": scores[i]} for i in order[:top_k]
-        ]
-        if _checks.flag(return_documents, "return_documents"):
-            for entry in found:
-                entry["text"] = texts[entry["corpus_id"]]
-        return found
+        return _similarity.ranked(scores, top_k, texts if with_texts else None)
 
     def _template(self) -> PairTemplate | None:
         """Return what makes one text of a pair, if something does."""
@@ -665,11 +652,6 @@ def _is_one(pairs: object) -> bool:
     return (
         isinstance(pairs, (list, tuple)) and bool(pairs) and isinstance(pairs[0], str)
     )
-
-
-def _first_best(score: float) -> tuple[bool, float]:
-    """Return what sorts the best score first, and NaN last."""
-    return math.isnan(score), -score
 
 
 def _activation(activation: object) -> Callable[[Array], Array]:

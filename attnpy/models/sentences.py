@@ -195,12 +195,7 @@ class SentenceEncoder:
         self._check_parts()
         self.pooling = _checked_modes(pooling)
         self.include_prompt = _checks.flag(include_prompt, "include_prompt")
-        self.steps = tuple(_checks.items(steps, "steps", "functions"))
-        for step in self.steps:
-            if not callable(step):
-                raise TypeError(
-                    f"steps: expected functions of vectors, got {type(step).__name__}"
-                )
+        self.steps = _pooling.checked_steps(steps)
         n_special = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.max_length = model.max_tokens if max_length is None else max_length
         _sentence_folder.check_length(
@@ -722,14 +717,9 @@ class SentenceEncoder:
 
     def _shortened(self, truncate_dim: int | None) -> int:
         """Return the size of vectors after truncation."""
-        dim: int = len(self.pooling) * self.model.embed_dim
-        steps = [step for step in self.steps if type(step) is not _pooling.Normalize]
-        if steps:
-            vectors = np.zeros((0, dim), self._dtype)
-            with _checks.renamed(x="what steps get"):
-                for step in steps:
-                    vectors = step(vectors, None)
-            dim = vectors.shape[1]
+        dim = _pooling.size_after(
+            self.steps, len(self.pooling) * self.model.embed_dim, self._dtype
+        )
         if truncate_dim is None:
             return dim
         if _checks.count(truncate_dim, "truncate_dim") > dim:
@@ -771,9 +761,11 @@ class SentenceEncoder:
         codes = _texts.encoded(self.tokenizer, texts, how.num_threads)
         tokens = [code.ids for code in codes]
         first = self._prompt_tokens(how.prompt)
-        for chosen in _texts.batches([*map(len, tokens)], how.batch_size):
-            pooled = self._pooled([tokens[i] for i in chosen], first, how)
-            out[chosen] = self._finished(pooled, how)
+        for chosen, states in _texts.token_vectors(
+            how.model, tokens, how.batch_size, how.num_threads
+        ):
+            pooled = [_pooling.pooled(text, self.pooling, first) for text in states]
+            out[chosen] = self._finished(np.stack(pooled), how)
             done(len(chosen))
 
     def _prompt_tokens(self, prompt: str) -> int:
@@ -785,19 +777,6 @@ class SentenceEncoder:
         added = self.tokenizer.get_added_tokens_decoder()
         ends = bool(ids) and ids[-1] in added and added[ids[-1]].special
         return len(ids) - ends
-
-    def _pooled(self, tokens: list[list[int]], first: int, how: _How) -> Array:
-        """Return the vectors of texts, (B, n_modes * E), from their token ids."""
-        lengths = [len(ids) for ids in tokens]
-        padded = _texts.padded(tokens)
-        states = how.model(padded, lengths=lengths, num_threads=how.num_threads)
-        states = states.astype(self._dtype, copy=False)  # (B, L, E)
-        return np.stack(
-            [
-                _pooling.pooled(text[:n], self.pooling, first)
-                for text, n in zip(states, lengths, strict=True)
-            ]
-        )
 
     def _finished(self, vectors: Array, how: _How) -> Array:
         """Return the vectors after the steps, truncated and normalized as wanted."""
