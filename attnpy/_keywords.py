@@ -190,6 +190,8 @@ NAMES = {
     "AutoModel": "models.BertEncoder",
     "SentenceTransformer": "models.SentenceEncoder",
     "SentenceEncoder": "models.SentenceEncoder",
+    "MultiVectorEncoder": "models.MultiVectorEncoder",
+    "ColBERT": "models.MultiVectorEncoder",
     "CrossEncoder": "models.CrossEncoder",
     "CausalDecoder": "models.CausalDecoder",
     "causal_mask": "masks.causal",

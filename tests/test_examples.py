@@ -42,6 +42,7 @@ NEEDS = {
     "integrations.torch._report": "torch",
     "integrations.torch._sdpa": "torch",
     "models.classify": "tokenizers",
+    "models.multi_vector": "tokenizers",
     "models.rerank": "tokenizers",
     "models.text_to_text": "tokenizers",
     "models.sentences": "tokenizers",

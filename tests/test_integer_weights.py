@@ -118,6 +118,9 @@ RESULTS = {
     "M3Encoder": lambda encoder, texts: np.stack(
         [vectors[0] for vectors in encoder.encode(texts).multi_vector]
     ),
+    "MultiVectorEncoder": lambda encoder, texts: np.stack(
+        [vectors[0] for vectors in encoder.encode_documents(texts)]
+    ),
     "SentenceEncoder": lambda encoder, texts: encoder.encode(texts),
     "TextClassifier": lambda classifier, texts: classifier.scores(texts),
     "TokenClassifier": scores_of_tokens,

@@ -1309,7 +1309,8 @@ def test_everything_public_is_listed():
         "ImageProcessor",
     ]
     public += ["ImageTextEncoder", "ImageTextModel", "M3Encoder", "M3Vectors"]
-    public += ["Prefix", "SentenceEncoder", "TextClassifier", "TextToText"]
+    public += ["MultiVectorEncoder", "Prefix", "SentenceEncoder", "TextClassifier"]
+    public += ["TextToText"]
     public += ["TokenClassifier", "lexical_score", "maxsim"]
     assert models.__all__ == [*public, "sample"]
 

@@ -14,6 +14,7 @@ from support import (
     families,
     gguf_files,
     minilm,
+    multi_vectors,
     pages,
     sentences,
     smollm2,
@@ -135,6 +136,15 @@ def write_embedders(folder):
     for name, n in (("sparse", 1), ("colbert", 7)):
         arrays = {"weight": rng.random((n, 12), "f"), "bias": rng.random(n, "f")}
         torch_files.save(m3 / f"{name}_linear.pt", arrays)
+    for name, markers in (
+        ("colbertv2.0", ()),
+        ("jina-colbert-v2", ("[QueryMarker]", "[DocumentMarker]")),
+    ):
+        (folder / name).mkdir()
+        multi_vectors.write(folder / name, "colbert", config_changes={"vocab_size": 33})
+        tokenizer = sentences.tokenizer()
+        tokenizer.add_special_tokens([*markers])
+        tokenizer.save(str(folder / name / "tokenizer.json"))
     (folder / "jina-embeddings-v3").mkdir()
     adapters.of_tasks(folder / "jina-embeddings-v3")
     nomic = {**families.ENCODERS["nomic_bert"], "vocab_size": len(sentences.WORDS)}

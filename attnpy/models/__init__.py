@@ -1,8 +1,9 @@
 """Whole models of texts and pictures, small enough to read: encoders and decoders.
 
 They are embeddings around the stacks of `attnpy.blocks`, and their weights come from
-the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors, and
-`CrossEncoder` pairs of texts into scores, with a tokenizer of the tokenizers package.
+the checkpoints of `attnpy.checkpoints`. `SentenceEncoder` turns text into vectors,
+`MultiVectorEncoder` into one for each token, and `CrossEncoder` pairs of texts into
+scores, with a tokenizer of the tokenizers package.
 `TextToText` turns texts into other texts, and `ImageClassifier` and `ImageTextEncoder`
 take pictures.
 """
@@ -16,7 +17,8 @@ from attnpy.models.image_classify import ImageClassifier
 from attnpy.models.image_processor import ImageProcessor
 from attnpy.models.image_search import ImageTextEncoder
 from attnpy.models.image_text import ImageTextModel
-from attnpy.models.m3 import M3Encoder, M3Vectors, lexical_score, maxsim
+from attnpy.models.m3 import M3Encoder, M3Vectors, lexical_score
+from attnpy.models.multi_vector import MultiVectorEncoder, maxsim
 from attnpy.models.prefix import Prefix
 from attnpy.models.rerank import CrossEncoder
 from attnpy.models.sampling import sample
@@ -39,6 +41,7 @@ __all__ = [
     "ImageTextModel",
     "M3Encoder",
     "M3Vectors",
+    "MultiVectorEncoder",
     "Prefix",
     "SentenceEncoder",
     "TextClassifier",

@@ -52,6 +52,8 @@ CLASSIFIERS = (
 )
 # Classes of heads for tokens, by the attribute of a model that has one.
 TOKEN_HEADS = {"token_head": "ForTokenClassification", "word_head": "ForMaskedLM"}
+# Names of heads of classes that have them beside any family's model.
+OTHER_HEADS = {"HF_ColBERT": ("linear.weight",)}
 
 
 # What `weights` may be, and how many bits that means.
@@ -174,7 +176,8 @@ def _head(model: object, config: Mapping[str, Any], family: str, ignored: bool) 
     if owner.endswith(tuple(own) or CLASSIFIERS):
         return Head(owner, (), ignored)
     heads = {**table.classifier, **table.token_classifier, **table.masked_words}
-    return Head(owner, tuple(x for x in heads if x not in table.names), ignored)
+    others = tuple(name for name in heads if name not in table.names)
+    return Head(owner, others + OTHER_HEADS.get(owner, ()), ignored)
 
 
 def load(

@@ -75,6 +75,8 @@ class Module(NamedTuple):
         template tells which; "text" where they do not. None: nobody says it.
     template_variables : mapping of str to object
         What the template of chats is given.
+    more : object
+        What else the caller has taken of the file's fields.
     """
 
     max_length: int | None = None
@@ -82,6 +84,7 @@ class Module(NamedTuple):
     lower_case: bool = False
     message_format: str | None = None
     template_variables: Mapping[str, Any] = MappingProxyType({})
+    more: Any = None
 
 
 EMBEDDING = Task("feature-extraction", "token_embeddings", "last_hidden_state")
@@ -189,15 +192,20 @@ class Fields:
         )
 
 
-def modules(folder: Path) -> list[tuple[str, Path]] | None:
-    """Return the kinds of the modules and their folders, or None without the file."""
+def modules(
+    folder: Path, packages: tuple[str, ...] = ("sentence_transformers.",)
+) -> list[tuple[str, Path]] | None:
+    """Return the kinds of the modules and their folders, or None without the file.
+
+    `packages` are how the names of their classes may begin.
+    """
     path = folder / "modules.json"
     if not is_there(path):
         return None
     entries = read_json(path, list, "a list of modules")
     if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path}: expected a list of modules, got {quoted(entries)}")
-    return [_module(path, entry) for entry in entries]
+    return [_module(path, entry, packages) for entry in entries]
 
 
 def _embedding_modules(folder: Path) -> list[tuple[str, Path]] | None:
@@ -214,10 +222,10 @@ def _embedding_modules(folder: Path) -> list[tuple[str, Path]] | None:
     return found
 
 
-def _module(path: Path, entry: Config) -> tuple[str, Path]:
+def _module(path: Path, entry: Config, packages: tuple[str, ...]) -> tuple[str, Path]:
     """Return the kind of a module and its folder."""
     kind, place = entry.get("type"), entry.get("path", "")
-    is_known = isinstance(kind, str) and kind.startswith("sentence_transformers.")
+    is_known = isinstance(kind, str) and kind.startswith(packages)
     if not is_known and kind != TASKS_MODULE:
         raise ValueError(
             f"{path}: expected modules of sentence_transformers, got type "
@@ -268,23 +276,27 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool, int | None]:
     return tuple(modes), include_prompt, embed_dim or newer
 
 
-def _normalize(folder: Path) -> Normalize:
-    """Return a step to length 1."""
+# What a step takes and returns: the vector of a text, or those of its tokens.
+TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
+
+
+def normalize(folder: Path, of: tuple[str, ...] = (TEXTS,)) -> Normalize:
+    """Return a step to length 1, which takes and returns one of these."""
     fields = Fields(folder / "config.json")
-    fields.require("module_input_name", "sentence_embedding")
-    fields.require("module_output_name", "sentence_embedding")
+    fields.require("module_input_name", *of)
+    fields.require("module_output_name", *of)
     fields.end()
     return Normalize()
 
 
-def _dense(folder: Path) -> Dense:
-    """Read a linear step."""
+def dense(folder: Path, of: tuple[str, ...] = (TEXTS,)) -> Dense:
+    """Read a linear step, which takes and returns one of these."""
     fields = Fields(folder / "config.json")
     shape = fields.count("in_features"), fields.count("out_features")
     has_bias = fields.take("bias", bool, "true or false", True)
     name = fields.take("activation_function", str, "a name", list(ACTIVATIONS)[1])
-    fields.require("module_input_name", "sentence_embedding")
-    fields.require("module_output_name", "sentence_embedding")
+    fields.require("module_input_name", *of)
+    fields.require("module_output_name", *of)
     use_residual = fields.take("use_residual", bool, "true or false", False)
     fields.end()
     if name not in ACTIVATIONS:
@@ -318,22 +330,33 @@ def _dense(folder: Path) -> Dense:
     )
 
 
-STEPS: dict[str, Callable[[Path], Step]] = {"Dense": _dense, "Normalize": _normalize}
+STEPS: dict[str, Callable[[Path], Step]] = {"Dense": dense, "Normalize": normalize}
 
 
-def sentence_config(folder: Path, task: Task, takes_messages: bool = False) -> Module:
+def sentence_config(
+    folder: Path,
+    task: Task,
+    takes_messages: bool = False,
+    more: Callable[[Fields], object] | None = None,
+) -> Module:
     """Return what the first module's file says of texts.
 
-    Without `takes_messages` texts that become messages of a chat are refused.
+    Without `takes_messages` texts that become messages of a chat are refused. `more`
+    takes further fields.
     """
     paths = [folder / name for name in SENTENCE_CONFIGS if is_there(folder / name)]
-    found = _of_module(paths[0], task, takes_messages) if paths else Module()
+    found = _of_module(paths[0], task, takes_messages, more) if paths else Module()
     if found.max_length is None:
         return found._replace(max_length=_tokenizers_length(folder))
     return found._replace(is_explicit=True)
 
 
-def _of_module(path: Path, task: Task, takes_messages: bool) -> Module:
+def _of_module(
+    path: Path,
+    task: Task,
+    takes_messages: bool,
+    more: Callable[[Fields], object] | None,
+) -> Module:
     """Return what a file says."""
     fields = Fields(path)
     max_length = fields.count("max_seq_length")
@@ -350,8 +373,9 @@ def _of_module(path: Path, task: Task, takes_messages: bool) -> Module:
     for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs"):
         fields.require(name, {})
     fields.take("unpad_inputs", bool, "true or false")  # how, not what
+    rest = None if more is None else more(fields)
     fields.end()
-    return Module(max_length, False, lower_case, message_format, variables)
+    return Module(max_length, False, lower_case, message_format, variables, rest)
 
 
 def _message_format(fields: Fields, by_text: Config) -> str | None:
@@ -416,9 +440,9 @@ def chat_template(folder: Path) -> str | None:
     return found
 
 
-def special_tokens(folder: Path) -> dict[str, str]:
+def special_tokens(folder: Path, file: str = "tokenizer_config.json") -> dict[str, str]:
     """Return the special tokens by the names that templates have for them."""
-    fields, found = Fields(folder / "tokenizer_config.json"), {}
+    fields, found = Fields(folder / file), {}
     for name in (f"{kind}_token" for kind in SPECIAL):
         token = fields.rest.get(name)
         token = token.get("content") if isinstance(token, Mapping) else token

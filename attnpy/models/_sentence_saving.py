@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # there since 6.0.
 MODULES = "sentence_transformers.models."
 SCORES = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+# That of vectors of tokens, by PyLate, which sentence-transformers knows, too.
+PYLATE_DENSE = "pylate.models.Dense.Dense"
 
 
 class Encoder(Reader, Protocol):
@@ -40,6 +42,21 @@ class Embedder(Encoder, Protocol):
     similarity_fn_name: str
     truncate_dim: int | None
     tasks: dict[str, Any]
+
+
+class MultiVector(Reader, Protocol):
+    """A `MultiVectorEncoder`."""
+
+    steps: tuple[Any, ...]
+    query_prefix: str
+    document_prefix: str
+    query_length: int
+    document_length: int
+    expansion_token: str | None
+    attend_to_expansion_tokens: bool
+    skiplist_words: tuple[str, ...]
+    prompts: dict[str, str]
+    similarity_fn_name: str
 
 
 class Scorer(Encoder, Protocol):
@@ -94,6 +111,59 @@ def _write(encoder: Embedder, place: Folder) -> None:
             **_prompts(encoder),
             "similarity_fn_name": encoder.similarity_fn_name,
             "truncate_dim": encoder.truncate_dim,
+        },
+    )
+
+
+def save_multi_vector(encoder: MultiVector, folder: str | os.PathLike[str]) -> None:
+    """Write what turns texts into vectors of tokens, as PyLate does."""
+    *dense, last = encoder.steps or (None,)
+    if (
+        not dense
+        or not isinstance(last, Normalize)
+        or not all(isinstance(step, Dense) for step in dense)
+    ):
+        kinds = [type(step).__name__ for step in encoder.steps]
+        raise ValueError(
+            "steps: expected those of a folder of PyLate, some Dense and then "
+            f"Normalize, got {listed(kinds) or 'none'}"
+        )
+    write_folder(folder, lambda place: _write_multi_vector(encoder, place, dense))
+
+
+def _write_multi_vector(encoder: MultiVector, place: Folder, dense: list[Any]) -> None:
+    filler = encoder.expansion_token
+    special = {} if filler is None else {"mask_token": filler}
+    save_parts(encoder, place, ["input_ids", "attention_mask"], special)
+    names = [f"{i}_Dense" for i in range(1, len(dense) + 1)]
+    kinds = {"": f"{MODULES}Transformer"} | dict.fromkeys(names, PYLATE_DENSE)
+    _write_modules(place, kinds)
+    for name, step in zip(names, dense, strict=True):
+        _write_dense(place, name, step)
+    write_json(
+        place,
+        "sentence_bert_config.json",
+        {"max_seq_length": encoder.max_length, "do_lower_case": False},
+    )
+    is_sum = encoder.similarity_fn_name == "maxsim"
+    number = encoder.tokenizer.token_to_id
+    # For PyLate other words would be the unknown token.
+    words = [word for word in encoder.skiplist_words if number(word) is not None]
+    write_json(
+        place,
+        "config_sentence_transformers.json",
+        {
+            "model_type": "ColBERT",
+            "prompts": encoder.prompts,
+            "default_prompt_name": None,
+            "similarity_fn_name": "MaxSim" if is_sum else encoder.similarity_fn_name,
+            "query_prefix": encoder.query_prefix,
+            "document_prefix": encoder.document_prefix,
+            "query_length": encoder.query_length,
+            "document_length": encoder.document_length,
+            "attend_to_expansion_tokens": encoder.attend_to_expansion_tokens,
+            "skiplist_words": words,
+            "do_query_expansion": filler is not None,
         },
     )
 

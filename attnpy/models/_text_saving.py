@@ -22,7 +22,10 @@ class Reader(Protocol):
 
     model: Any
     tokenizer: Any
-    max_length: int
+
+    @property
+    def max_length(self) -> int:
+        """Return the most tokens of a text."""
 
 
 def save(

@@ -14,7 +14,7 @@ from attnpy._linear import linear
 from attnpy._quoting import listed, named
 from attnpy.checkpoints import read
 from attnpy.checkpoints.reading import is_there
-from attnpy.models import _pooling, _similarity, _texts
+from attnpy.models import _pooling, _texts
 from attnpy.models.sentences import SentenceEncoder
 
 if TYPE_CHECKING:
@@ -359,81 +359,6 @@ def lexical_score(a: Mapping[int, float], b: Mapping[int, float]) -> float:
         if not isinstance(weights, Mapping):
             raise TypeError(f"{name}: expected a mapping, got {type(weights).__name__}")
     return float(sum(weight * b[token] for token, weight in a.items() if token in b))
-
-
-@_keywords.answering
-def maxsim(
-    query: ArrayLike,
-    documents: Any,
-    *,
-    mean: bool = False,
-    num_threads: int | None = None,
-) -> Any:
-    r"""Return the scores of late interaction: each query token's best match, summed.
-
-    Parameters
-    ----------
-    query : array_like, shape (Lq, D)
-        A vector for each token, usually of length 1.
-    documents : array_like, shape (L, D), or sequence of them
-        The vectors of one document, or of several of any lengths.
-    mean : bool, optional
-        Divide by `Lq`, as BGE-M3 does.
-    num_threads : int, optional
-        At least 1; by default `attnpy.get_num_threads`. Changes no bit of the result.
-
-    Returns
-    -------
-    float, or ndarray of shape (n,) for n documents
-        In float32, or float64 if an array is of that. A document without tokens has
-        -inf.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an array has the wrong kind or shape.
-
-    Notes
-    -----
-    .. math:: \sum_i \max_j q_i \cdot d_j
-
-    from Khattab and Zaharia, "ColBERT: Efficient and Effective Passage Search via
-    Contextualized Late Interaction over BERT" (2020). A document's score has the same
-    bits alone and among others.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attnpy.models import maxsim
-    >>> query = np.eye(3)
-    >>> maxsim(query, np.eye(3)[:2])
-    2.0
-    >>> maxsim(query, [np.eye(3), np.eye(3)[:1]], mean=True)
-    array([1.        , 0.33333333])
-    """
-    mean = _checks.flag(mean, "mean")
-    own = _similarity.vectors(query, "query")
-    if own.ndim != 2 or len(own) == 0:
-        raise ValueError(f"query: expected (Lq, D) with a token, got {own.shape}")
-    is_one = not isinstance(documents, (list, tuple)) and np.ndim(documents) == 2
-    if isinstance(documents, (list, tuple)) and documents:
-        is_one = np.ndim(documents[0]) == 1
-    scores = []
-    several = [documents] if is_one else documents
-    for i, document in enumerate(_checks.items(several, "documents", "arrays")):
-        name = "documents" if is_one else f"documents[{i}]"
-        tokens = _similarity.vectors(document, name, own.shape[1])
-        if tokens.ndim != 2:
-            raise ValueError(
-                f"{name}: expected (L, {own.shape[1]}), got {tokens.shape}"
-            )
-        products = linear(own, tokens.T, num_threads=num_threads)
-        best = np.maximum.reduce(products, axis=1, initial=-np.inf)
-        total = np.add.reduce(best)
-        scores.append(total / total.dtype.type(len(own)) if mean else total)
-    if is_one:
-        return float(scores[0])
-    return np.array(scores, np.result_type(own.dtype, *scores))
 
 
 def _linear(path: Path) -> tuple[Array, Array]:

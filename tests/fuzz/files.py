@@ -19,6 +19,7 @@ from support import (
     compressed,
     families,
     gguf_files,
+    multi_vectors,
     readers,
     sentences,
     torch_files,
@@ -30,7 +31,13 @@ import attnpy
 from attnpy import __main__ as command_line
 from attnpy import checkpoints, models
 from attnpy.checkpoints import FAMILIES
-from attnpy.models import BertEncoder, CausalDecoder, CrossEncoder, SentenceEncoder
+from attnpy.models import (
+    BertEncoder,
+    CausalDecoder,
+    CrossEncoder,
+    MultiVectorEncoder,
+    SentenceEncoder,
+)
 from fuzz.findings import Finding, call, trace
 from fuzz.values import maybe, numbers, odd_array, one_of, wrong_array
 
@@ -65,7 +72,7 @@ COUNTS = ("num_hidden_layers", "n_layer")
 def run(rng, verbose=False):
     """Run a case and return what came of it."""
     kinds = run_config, run_config, run_weights, run_weights, run_torch, run_torch
-    more = run_arrays, run_sentences, run_sentences, run_scores, run_decoder
+    more = run_arrays, run_sentences, run_sentences, run_scores, run_decoder, run_late
     more += (
         run_gguf,
         run_gguf,
@@ -362,6 +369,23 @@ def run_sentences(rng, folder, verbose):
         return "errors"
     if vectors.shape != (len(sentences.TEXTS), encoder.embed_dim):
         raise Finding("encode: vectors of another shape", f"{vectors.shape}")
+    return "results"
+
+
+def run_late(rng, folder, verbose):
+    """A folder with late interaction, of any library that writes one, spoiled."""
+    multi_vectors.write(folder, one_of(rng, multi_vectors.LIBRARIES))
+    spoil(rng, folder, verbose)
+    encoder = read_folder(MultiVectorEncoder, folder)
+    if encoder is None:
+        return "errors"
+    for encode in (encoder.encode_queries, encoder.encode_documents):
+        good, found = raised(encode, sentences.TEXTS)
+        if not good:
+            return "errors"
+        shapes = {rows.shape[1:] for rows in found}
+        if shapes != {(encoder.embed_dim,)} or len(found) != len(sentences.TEXTS):
+            raise Finding("encode: vectors of other shapes", f"{shapes}")
     return "results"
 
 

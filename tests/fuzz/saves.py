@@ -306,7 +306,7 @@ def run_folder(rng, folder):
 
 WRAPPERS = (
     "CrossEncoder", "FillMask", "ImageClassifier", "ImageTextEncoder",
-    "SentenceEncoder", "TextClassifier", "TokenClassifier",
+    "MultiVectorEncoder", "SentenceEncoder", "TextClassifier", "TokenClassifier",
 )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ pictures     the same of models of pictures, and folders of them
 fields       the tables of docs/models.md; hf_fields.json: fields of configurations
 sentences    small folders of sentence-transformers
 adapters     the same with adapters of tasks, as jina-embeddings-v3 has them
-rerankers    the same of language models that score pairs
+multi_vectors   small folders with late interaction, and the arithmetic of their vectors
+rerankers    folders of language models that score pairs
 readers      a folder for each class that reads one, and a call of it
 drawn        problems of any kind, for hypothesis
 arrays       numbers, and the ways in which arrays may be stored

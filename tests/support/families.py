@@ -1527,8 +1527,11 @@ def _side_by_side(shapes, layer, name, *parts):
     shapes[f"{layer}.{name}_proj.weight"] = (n_rows, several[0][1])
 
 
-def bert_states(weights, config, ids, types=0):
-    """The vectors (L, E) of one sequence after the last layer, of BERT or its kin."""
+def bert_states(weights, config, ids, types=0, seen=None):
+    """The vectors (L, E) of one sequence after the last layer, of BERT or its kin.
+
+    Of those with plain attention all may attend only to the first `seen` tokens.
+    """
     w = {name: np.asarray(array, float) for name, array in weights.items()}
     kind, eps = config["model_type"], config.get("layer_norm_eps", 1e-12)
     if kind == "modernbert":
@@ -1558,6 +1561,9 @@ def bert_states(weights, config, ids, types=0):
         x = torch_linear(x, w, PROJECTIONS[kind])
     bias = _distance_bias(w, len(ids)) if kind == "mpnet" else None
     n_layers, _, n_heads, _ = (_bert_size(config, name) for name in _BERT_SIZES)
+    if seen is not None:
+        hidden = np.where(np.arange(len(ids)) < seen, 0, -np.inf)
+        bias = np.broadcast_to(hidden, (n_heads, len(ids), len(ids)))
 
     for i in range(n_layers):
         name = functools.partial(_layer_name, config, 0 if kind == "albert" else i)

@@ -71,6 +71,13 @@ def m3_encoder(folder):
     return models.M3Encoder(encoder, *heads)
 
 
+def multi_vector_encoder(folder):
+    encoder = sentence_encoder(folder)
+    return models.MultiVectorEncoder(
+        encoder.model, encoder.tokenizer, expansion_token="moon", query_length=8
+    )
+
+
 def image_encoder(**options):
     return models.ImageEncoder(1, 8, 2, 32, image_size=8, patch_size=4, **options)
 
@@ -156,6 +163,7 @@ EXAMPLES = {
     "models.ImageTextModel": lambda _: image_text_model(),
     "models.M3Encoder": m3_encoder,
     "models.M3Vectors": lambda folder: m3_encoder(folder).encode("cat"),
+    "models.MultiVectorEncoder": multi_vector_encoder,
     "models.Prefix": lambda _: models.CausalDecoder(1, 8, 2, 32, vocab_size=9).prefill(
         [1, 2]
     ),

@@ -273,6 +273,20 @@ def sentence_cases():
     matrices = np.ones((12, 1)), np.ones(1), np.ones((12, 7)), np.ones(7)
     several = models.M3Encoder(encoder, *matrices)
     yield "models.M3Encoder.encode", several.encode, (texts,)
+    late = models.MultiVectorEncoder(encoder.model, reranker.tokenizer)
+
+    def rank_late(query, documents, **options):
+        return late.rank(query, documents, progress=False, **options)
+
+    for name in ("queries", "documents"):
+        call = functools.partial(getattr(late, f"encode_{name}"), progress=False)
+        yield f"models.MultiVectorEncoder.encode_{name}", call, (texts,)
+    yield (
+        "models.MultiVectorEncoder.similarity",
+        late.similarity,
+        ([vectors], [vectors, vectors[:3]]),
+    )
+    yield "models.MultiVectorEncoder.rank", rank_late, ("the cat", texts)
     yield "models.maxsim", models.maxsim, (vectors, [vectors, vectors[:3]])
     heads = {"TokenClassifier": "token_classifier", "FillMask": "masked_words"}
     for owner, head in heads.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnpy import models
-from support import encoder_decoders, families, pictures, sentences
+from support import encoder_decoders, families, multi_vectors, pictures, sentences
 
 
 def write_model(folder, config, tensors):
@@ -57,6 +57,7 @@ WRITE = {
     "ImageTextEncoder": write_pair,
     "ImageTextModel": write_pair,
     "M3Encoder": write_m3,
+    "MultiVectorEncoder": multi_vectors.write,
     "SentenceEncoder": sentences.write,
     "TextClassifier": functools.partial(sentences.write_scorer, n_labels=3),
     "TextToText": write_encoder_decoder,
@@ -95,6 +96,10 @@ CALLS = {
     "ImageTextEncoder": lambda encoder: encoder.encode_images(pictures.pictures()),
     "ImageTextModel": lambda model: model.encode_texts([[28, 1, 29]]),
     "M3Encoder": lambda encoder: encoder.encode(sentences.TEXTS),
+    "MultiVectorEncoder": lambda encoder: [
+        *encoder.encode_queries(sentences.TEXTS),
+        *encoder.encode_documents(sentences.TEXTS),
+    ],
     "SentenceEncoder": lambda encoder: encoder.encode(sentences.TEXTS),
     "TextClassifier": lambda classifier: classifier.scores(sentences.TEXTS),
     "TextToText": lambda writer: writer.generate("the cat", 3),

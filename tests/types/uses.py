@@ -711,6 +711,21 @@ def labels(bert: attnpy.models.BertEncoder, tokenizer: Any) -> None:
     assert_type([found.sparse, found.multi_vector], list[Any])
     several.encode(["a"], colbert=True)  # wrong
     assert_type(attnpy.models.lexical_score({1: 0.5}, {1: 0.5}), float)
+    late = attnpy.models.MultiVectorEncoder.from_pretrained(
+        "GTE-ModernColBERT-v1", document_length=1000, weights="int8"
+    )
+    assert_type(late.encode_queries("a", batch_size=8), Array)
+    assert_type(late.encode_documents(["a"], num_threads=1), list[Array])
+    assert_type(late.similarity(late.encode_queries("a"), [[[1.0]]]), Array)
+    late.rank("a", ["b"], 2, return_documents=True)
+    late.rank("a", late.encode_documents(["b"]))
+    late.save_pretrained("other")
+    late.quantize(bits=4)
+    late.quantize(bits=2)  # wrong
+    late.encode_queries("a", is_query=True)  # wrong
+    late.encode_documents(3)  # wrong
+    late.rank(["a"], ["b"])  # wrong
+    attnpy.models.MultiVectorEncoder(bert, tokenizer, query_length="9")  # wrong
     attnpy.models.maxsim([[1.0]], [[[1.0]]], mean=True)
     attnpy.models.FillMask.from_pretrained(
         "folder", dtype="float16", weights="int8"
