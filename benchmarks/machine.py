@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -13,6 +14,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -126,20 +128,17 @@ def together(work, n_threads):
     if n_threads == 1:
         return work(0)
     start = threading.Barrier(n_threads)
-    rates = [0.0] * n_threads
+    places = cpus()
 
     def run(i):
-        if cpus():
-            os.sched_setaffinity(0, {cpus()[i % len(cpus())]})  # of this thread
+        if places:
+            with contextlib.suppress(OSError):  # a CPU may be taken away meanwhile
+                os.sched_setaffinity(0, {places[i % len(places)]})  # of this thread
         start.wait()
-        rates[i] = work(i)
+        return work(i)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(n_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(rates)
+    with ThreadPoolExecutor(n_threads) as pool:  # of threads that are new
+        return sum(pool.map(run, range(n_threads)))
 
 
 def fma_peak(loop, n_threads, seconds=SECONDS):

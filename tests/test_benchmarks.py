@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import errno
 import importlib.util
 import itertools
 import json
@@ -174,6 +175,17 @@ def test_a_target_is_missed_exactly_when_it_is_not_reached():
 def test_the_threads_of_a_limit_each_have_a_number_and_a_cpu_of_their_own():
     assert len(set(machine.cpus())) == len(machine.cpus())
     assert machine.together(lambda i: 10.0**i, 3) == 111.0
+
+
+def test_the_threads_of_a_limit_run_though_a_cpu_is_gone(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(machine, "cpus", lambda: [0, 1])
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    assert machine.together(lambda i: 10.0**i, 3) == 111.0
+    with pytest.raises(ZeroDivisionError):
+        machine.together(lambda i: 1 / i, 3)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
