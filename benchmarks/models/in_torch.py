@@ -130,13 +130,7 @@ def layer_call(layer, x):
 
 def layer_ways(case, arrays, n_threads):
     layer = quantized(layers.torch_layer(arrays[1]), case.activations)
-    call = layer_call(layer, torch.from_numpy(arrays[0]))
-
-    def within():
-        with attnpy.integrations.torch.accelerate(num_threads=n_threads):
-            return call()
-
-    yield Way("quantize()", within)
+    yield Way("quantize()", layer_call(layer, torch.from_numpy(arrays[0])))
 
 
 def torch_layer_ways(case, arrays, n_threads):
