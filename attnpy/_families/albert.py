@@ -45,6 +45,7 @@ NAMES = Family(
         },
     ),
     prefixes=("albert.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=bert.BUFFERS,
     heads=("classifier.*", "predictions.*", "qa_outputs.*", "sop_classifier.*"),
     optional=("pooler.*",),

@@ -62,6 +62,7 @@ def _names(layer: dict[str, str], by_head: tuple[str, ...]) -> Family:
     return Family(
         names_of("encoder.layer.{i} encoder.layers.{i}", layer | _SAME, _REST),
         prefixes=("deberta.", "model."),
+        renamed=bert.NAMES.renamed,
         ignored=bert.BUFFERS,
         heads=(
             *("cls.*", "lm_predictions.*", "mask_predictions.*"),

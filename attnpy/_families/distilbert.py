@@ -37,6 +37,7 @@ NAMES = Family(
         bert.EMBEDDINGS,
     ),
     prefixes=("distilbert.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=bert.BUFFERS,
     heads=("classifier.*", "pre_classifier.*", "qa_outputs.*", "vocab_*"),
     tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},

@@ -30,6 +30,7 @@ NAMES = Family(
         },
     ),
     prefixes=("electra.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=bert.BUFFERS,
     heads=(
         "classifier.*",

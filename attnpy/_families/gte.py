@@ -50,6 +50,7 @@ NAMES = Family(
     ),
     prefixes=("gte.", "new.", "model."),
     renamed=(
+        *bert.NAMES.renamed,
         ("lm_head.norm.weight", "lm_head.layer_norm.weight"),
         ("lm_head.norm.bias", "lm_head.layer_norm.bias"),
     ),

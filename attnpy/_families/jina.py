@@ -21,6 +21,7 @@ NAMES = Family(
     names_of("layers.{i} encoder.layers.{i}", LAYER, nomic_bert.EMBEDDINGS)
     | roberta.CODE_NAMES,
     prefixes=("roberta.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=(*bert.BUFFERS, "*rotary_emb.inv_freq"),
     heads=roberta.HEADS,
     tied=roberta.TIED,

@@ -34,6 +34,7 @@ NAMES = Family(
         },
     ),
     prefixes=("mpnet.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=bert.BUFFERS,
     heads=HEADS,
     tied=TIED,

@@ -59,6 +59,7 @@ NAMES = Family(
         {"emb_ln.weight": "norm.weight", "emb_ln.bias": "norm.bias"},
     ),
     prefixes=("nomic_bert.", "bert.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=(*bert.BUFFERS, "*rotary_emb.inv_freq"),
     heads=("classifier.*", "cls.*"),
     tied=bert.TIED,

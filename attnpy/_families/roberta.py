@@ -61,6 +61,7 @@ NAMES = Family(
     )
     | CODE_NAMES,
     prefixes=("roberta.", "model."),
+    renamed=bert.NAMES.renamed,
     ignored=bert.BUFFERS,
     heads=HEADS,
     tied=TIED,
