@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 def command(arguments: list[str] | None) -> int:
     """Run the requested command and return its exit status."""
     try:
-        options = parser().parse_args(arguments)
+        options = parsed(arguments)
         with _checks.renamed(**given_as(options)):
             obey(options)
         print(end="", flush=True)  # so that a full disk is seen here
@@ -82,6 +82,21 @@ def command(arguments: list[str] | None) -> int:
         print("attnpy:", one_line(error), file=sys.stderr)
         return 2
     return 0
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line.
+
+    A prompt may come after options: argparse looks for it beside the model only.
+    """
+    main_parser = parser()
+    options, others = main_parser.parse_known_args(arguments)
+    texts = [text for text in others if " " in text or not text.startswith("-")]
+    if getattr(options, "prompt", "") is None and texts == others and len(texts) == 1:
+        options.prompt = others.pop()
+    if others:
+        main_parser.error(f"unrecognized arguments: {' '.join(others)}")
+    return options
 
 
 def given_as(options: argparse.Namespace) -> dict[str, str]:
@@ -296,8 +311,8 @@ def add_generate(commands: Any) -> None:
     command.add_argument(
         "--dtype",
         metavar="NAME",
-        help="convert the weights to float32, bfloat16 or float16; by default they "
-        "stay quantized as in the file",
+        help="convert the weights to float32, bfloat16, float16 or float64; by default "
+        "they stay quantised as in the file",
     )
     add_num_threads(command)
 

@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> None:
         else:
             writer.go_on(options.prompt)
     except KeyboardInterrupt:
-        print()  # what comes next begins a line
+        print(flush=True)  # what comes next begins a line
+        writer.report()
         raise
 
 
@@ -104,10 +105,11 @@ class _Writer:
         messages: list[dict[str, str]] = []
         for text in _lines(prompt):
             messages.append({"role": "user", "content": text})
-            ids = self.encode(self.file.apply_chat_template(messages))
-            self.keep(caches, known, ids)
             new: list[int] = []
             try:
+                ids = self.encode(self.file.apply_chat_template(messages))
+                self.keep(caches, known, ids)
+                known = ids
                 for token in self.shown(ids, caches):
                     new.append(token)
             except KeyboardInterrupt:
@@ -115,7 +117,7 @@ class _Writer:
                     raise
             print(flush=True)
             # After an interrupt, too, the caches have all of some of these tokens.
-            known = [*ids, *new][: int(caches[0].lengths[0])]
+            known = [*known, *new][: int(caches[0].lengths[0])]
             if new:
                 said = self.tokenizer.decode(new)
                 messages.append({"role": "assistant", "content": said})

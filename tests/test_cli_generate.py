@@ -15,6 +15,7 @@ from support.processes import HANGS, assert_fails
 
 from attnpy import _generate, checkpoints
 from attnpy.__main__ import main
+from attnpy.cache import KVCache
 from attnpy.models import CausalDecoder
 
 gguf_files.require("tokenizers", "jinja2")
@@ -91,6 +92,24 @@ def test_it_counts_all_tokens_that_it_writes(call, file, n, what):
 
 
 @pytest.mark.quick
+def test_the_prompt_may_come_after_options(call, file):
+    plain = call(file, "the cat", "--max-tokens", 4).stdout
+    assert call(file, "--max-tokens", 4, "the cat").stdout == plain
+    assert call("--max-tokens", 4, file, "the cat").stdout == plain
+    for prompt in ("-1", "- a point"):
+        plain = call(file, prompt, "--max-tokens", 4).stdout
+        assert plain.startswith(prompt)
+    assert call(file, "--max-tokens", 4, "- a point").stdout == plain
+    chat = call(file, "--chat", "--max-tokens", 4, "the cat", said="x\n")
+    assert (
+        chat.stdout
+        == call(file, "the cat", "--chat", "--max-tokens", 4, said="x\n").stdout
+    )
+    assert_fails(call(file, "--max-tokens", 4, "the", "cat"), "arguments: the cat")
+    assert_fails(call(file, "--max-tokens", 4, "--zork"), "arguments: --zork")
+
+
+@pytest.mark.quick
 def test_it_stops_at_the_files_end_token(call, file, tmp_path):
     model = CausalDecoder.from_gguf(file)
     ids = checkpoints.load_gguf(file).tokenizer().encode("x").ids
@@ -149,12 +168,12 @@ def test_text_comes_as_it_is_written(file):
 
 
 def assert_ends_when_interrupted(process):
-    """Ctrl-C ends the command at the end of a line, without an error."""
+    """Ctrl-C ends the command at the end of a line, and it says how fast it was."""
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 130
     assert rest.endswith("\n")
-    assert errors == ""
+    assert re.fullmatch(r"\d+ tokens? read in .* written.*\n", errors), errors
 
 
 class Bytes:
@@ -333,6 +352,42 @@ def test_an_interrupt_ends_an_answer_in_a_terminal(
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     answer = tokenizer.decode([*model.stream(ids, 12)])
     assert printed.endswith(f"> {answer}\n> \n")
+
+
+def n_layers(file):
+    number = len(CausalDecoder.from_gguf(file).decoder.layers)
+    assert number > 1
+    return number
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("where", ["template", "tokens", "caches"])
+def test_an_interrupt_before_an_answer_forgets_the_message(
+    call, file, monkeypatch, capsys, where
+):
+    owner, name, once = {
+        "template": (checkpoints.GgufFile, "apply_chat_template", 2),
+        "tokens": (_generate._Writer, "encode", 2),
+        "caches": (
+            KVCache,
+            "truncate",
+            n_layers(file) + 2,
+        ),  # one is shortened, one not
+    }[where]
+    plain, calls = getattr(owner, name), []
+
+    def interrupted(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == once:
+            signal.raise_signal(signal.SIGINT)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    monkeypatch.setattr(sys, "stdin", Terminal("the cat\nno\nx\n"))
+    assert main(["generate", str(file), "--chat", "--max-tokens", "6"]) == 0
+    monkeypatch.undo()
+    first, second = conversation(file, ["the cat", "x"], 6)
+    assert capsys.readouterr().out == f"> {first}\n> \n> {second}\n> \n"
 
 
 @pytest.mark.quick
