@@ -75,6 +75,7 @@ class Side(NamedTuple):
     norm: LayerNorm | RMSNorm | None = None
     cos_sin: Array | None = None
     interleaved: bool = False
+    norm_is_learned: bool = True
 
     def heads(self, letter: str, tokens: Array, num_threads: int | None) -> Heads:
         """Make heads of tokens; the letter is that of the parameters' names."""
@@ -105,7 +106,8 @@ class Side(NamedTuple):
                 gradient = of_heads.x
                 if together:
                     gradient = cut_into_heads(gradient, self.n_heads)
-                for name, array in of_heads.parameters.items():
+                learned = of_heads.parameters if self.norm_is_learned else {}
+                for name, array in learned.items():
                     found[f"{letter}_norm.{name}"] = array
             of_tokens, found[f"W_{letter}"], found[f"b_{letter}"] = linear_vjp(
                 joined_heads(gradient),

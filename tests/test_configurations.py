@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import encoder_decoders, families, fields, pictures
+from support import embedding_gemma, encoder_decoders, families, fields, pictures
 
 from attnpy import _families, checkpoints
 from attnpy._families import rules
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.quick
 ENCODER_DECODERS = encoder_decoders.ENCODER_DECODERS
 BASES = {**families.ENCODERS, **families.DECODERS, **ENCODER_DECODERS, **pictures.ALL}
 BASES["t5_encoder"] = encoder_decoders.T5_ENCODER  # which has no heads
+BASES["embedding_gemma2_text"] = embedding_gemma.CONFIG  # which has none, either
 FAMILIES = pytest.mark.parametrize("kind", BASES)
 LISTS = json.loads(
     (Path(__file__).parent / "support" / "hf_fields.json").read_text("utf-8")
@@ -183,6 +184,8 @@ def test_fields_and_defaults_are_those_of_the_installed_classes(kind):
         pytest.skip("a class of the code beside the files")
     made = transformers.CONFIG_MAPPING[kind]()
     assert set(made.to_dict()) <= set(declared(kind))
+    if kind == "embedding_gemma2_text":  # whose fields are those of most layers
+        made.allow_global_per_layer_attribute_access = True
     for name, field in _families.FAMILIES[kind].read.items():
         if field.default not in (None, REQUIRED) and field.kind != "mapping":
             theirs = getattr(type(made), name, getattr(made, name, None))
@@ -291,6 +294,12 @@ OTHER_VALUES_OF = {
     "starcoder2": {"use_bias": False},
     "stablelm": {"hidden_size": 64, "use_parallel_residual": True},
     "nemotron": OTHER_SIZES,
+    "embedding_gemma2_text": {
+        "layer_types": [FULL] * 4,
+        "per_layer_config": {"1": {"head_dim": 8}, "3": {"head_dim": 8}},
+        "sliding_window_pattern": 3,
+        **WINDOWED_ROPE,
+    },
     "glm": {"head_dim": 4, "attention_bias": False},
     "glm4": {"head_dim": 4, "attention_bias": False},
     "seed_oss": {"attention_bias": False},
@@ -357,6 +366,14 @@ def base_for(kind, name):
         base["sliding_window"] = None
     if name == "is_causal" and kind == "gpt_oss":
         base["layer_types"] = [FULL] * 3
+    if kind == "embedding_gemma2_text":
+        if name.startswith(("global_", "num_global_")):
+            del base["per_layer_config"]
+        if name in ("num_hidden_layers", "sliding_window_pattern", "layer_types"):
+            del base["per_layer_config"], base["layer_types"]
+        if name == "max_position_embeddings":
+            del base["rope_scaling"]
+            base["rope_parameters"] = {FULL: YARN}
     if name in ("attention_layers", "num_layers") and kind == "gpt_neo":
         del base["attention_types"]
     if name == "num_hidden_layers" and kind == "granitemoehybrid":

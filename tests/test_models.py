@@ -1113,7 +1113,10 @@ def test_configurations_name_windows_and_positions():
         ({**families.LLAMA, "partial_rotary_factor": 0.5}, "factor = 1.0, got 0.5"),
         ({**families.GEMMA2, "use_bidirectional_attention": True}, "False, got True"),
         ({**families.GEMMA3, "attn_logit_softcapping": 5.0}, "expected no attn_logit"),
-        ({**families.GEMMA3, "model_type": "gemma3n"}, "or gpt_oss, got 'gemma3n'"),
+        (
+            {**families.GEMMA3, "model_type": "gemma3n"},
+            "or embedding_gemma2_text, got 'gemma3n'",
+        ),
         ({**families.GEMMA3, "model_type": "gemma3"}, "config: expected a text_config"),
         (
             {"model_type": "gemma3", "text_config": {"model_type": "gemma2"}},

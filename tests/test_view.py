@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import families
+from support import embedding_gemma, families
 from support.arrays import normal, random_weights
 from support.tutorial import WORDS
 
@@ -1339,6 +1339,15 @@ def test_hidden_keys_are_grey(show):
 
 
 FAMILIES = [*families.DECODERS, "bert"]
+
+
+@pytest.mark.quick
+def test_heads_of_several_sizes_are_refused():
+    model = CausalDecoder.from_config(embedding_gemma.CONFIG)
+    tokenizer = OtherTokenizer()
+    tokenizer.encode = lambda text: [1, 2, 3, 4, 5]
+    with pytest.raises(ValueError, match=r"heads of one size .*, got sizes of 6, 10$"):
+        neuron_view(model, tokenizer, "x")
 
 
 @pytest.mark.quick

@@ -25,6 +25,7 @@ from attnpy._families.deberta import DEBERTA, DEBERTA_V2
 from attnpy._families.declaration import Declaration
 from attnpy._families.distilbert import DISTILBERT
 from attnpy._families.electra import ELECTRA
+from attnpy._families.embedding_gemma import EMBEDDING_GEMMA2
 from attnpy._families.ernie import ERNIE4_5
 from attnpy._families.esm import ESM
 from attnpy._families.eurobert import EUROBERT
@@ -97,7 +98,7 @@ FAMILIES: dict[str, Declaration] = {
         *(GRANITE, PHI, GPT_NEOX, OLMO2, OLMO3, EXAONE, EXAONE4, ERNIE4_5),
         *(GRANITE4, GPT_NEO, GPT_BIGCODE, OPT, GPTJ, FALCON, BLOOM, MPT),
         *(STARCODER2, STABLELM, NEMOTRON, COHERE, COHERE2, GLM, GLM4, ARCEE, SEED_OSS),
-        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS),
+        *(MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, GRANITEMOE, GPT_OSS, EMBEDDING_GEMMA2),
         *(T5, MT5, BART, MBART, MARIAN, PEGASUS, M2M100),
     )
 }

@@ -24,9 +24,9 @@ class Family(NamedTuple):
     names : mapping of str to tuple of str
         A name in the checkpoint and the parameter it holds, or several parameters,
         packed side by side along the axis of the outputs. ``{i}`` is the number of a
-        layer, ``{j}`` that of an expert in it. ``.T`` after a parameter: the checkpoint
-        has its transpose. Where
-        parameters have several names, a checkpoint has one of them.
+        layer, ``{j}`` that of an expert in it; in a parameter alone ``{i}`` stands for
+        all layers, side by side. ``.T`` after a parameter: the checkpoint has its
+        transpose. Where parameters have several names, a checkpoint has one of them.
     prefixes : tuple of str
         A name may begin with one of these.
     renamed : tuple of (str, str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -929,17 +929,23 @@ class Decoder:
             if done is not None:
                 return done
         recorder.begin(tokens)
+        first = tokens
         with all_or_nothing(caches or []) as lent:
             for i, (layer, states, cache) in enumerate(
                 zip(self.layers, contexts, lent or layer_caches, strict=True)
             ):
-                result = layer(
-                    tokens, states, cache=cache, **options, **recorder.asks(i)
-                )
+                asked = {**recorder.asks(i), **self._beside(layer, first, options)}
+                result = layer(tokens, states, cache=cache, **options, **asked)
                 tokens = recorder.take(i, result)
             if self.norm is not None:
                 tokens = self.norm(tokens, num_threads=options.get("num_threads"))
             return recorder.end(tokens)
+
+    def _beside(
+        self, layer: DecoderLayer, x: Array, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a layer takes beside its tokens, made of those of the call."""
+        return {}
 
     def _at_once(self, x: Array, options: dict[str, Any]) -> Array | None:
         """Return the result of a call without caches or context; None as below."""

@@ -513,7 +513,14 @@ def targets(
             range(n_layers if "{i}" in theirs else 1),
             range(n_experts if "{j}" in theirs else 1),
         ):
-            names = [name.removesuffix(".T").format(i=i, j=j) for name in ours]
+            parts = [name.removesuffix(".T") for name in ours]
+            if "{i}" not in theirs:  # of all layers side by side
+                parts = [
+                    part.replace("{i}", str(layer))
+                    for part in parts
+                    for layer in range(n_layers if "{i}" in part else 1)
+                ]
+            names = [part.format(i=i, j=j) for part in parts]
             if not own.keys() >= set(names):
                 continue
             candidates[theirs.format(i=i, j=j)] = names, ours[0].endswith(".T")

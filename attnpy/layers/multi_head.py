@@ -497,20 +497,33 @@ class MultiHeadAttention:
         )
         if tokens.single and residual is not None:
             residual = residual[np.newaxis]
-        result = _attnpy.layer(
+        result = self._computed(
             tokens.array,
             None if isinstance(context, KVCache) else context,
             Heads(self.num_heads, self.num_kv_heads, wanted.groups),
             self._projections(isinstance(context, KVCache), residual, mixed, value),
             norms,
-            place.rotary,
-            place.cache,
-            place.options,
+            place,
         )
         answer = wanted.answer(result, tokens.single)
         if cache is not None and place.reserved is not None:
             commit(cache, place.reserved)  # last: no error comes after it
         return answer
+
+    def _computed(
+        self,
+        x: Array,
+        context: ArrayLike | None,
+        heads: Heads,
+        projections: Projections,
+        norms: Norms | None,
+        place: Place,
+    ) -> Any:
+        """Return the result of all steps after the checks of a call."""
+        return _attnpy.layer(
+            *(x, context, heads, projections, norms),
+            *(place.rotary, place.cache, place.options),
+        )
 
     def _place(
         self,
@@ -667,7 +680,7 @@ class MultiHeadAttention:
                     self.W_q, self.b_q, self.num_heads, self.q_norm, q_cos_sin, swapped
                 ),
                 Side(self.W_k, self.b_k, n_kv_heads, self.k_norm, k_cos_sin, swapped),
-                Side(self.W_v, self.b_v, n_kv_heads),
+                self._value_side(),
             ),
             OutputSide(self.W_o, self.b_o, residual),
             {
@@ -808,6 +821,10 @@ class MultiHeadAttention:
             mixed,
             value,
         )
+
+    def _value_side(self) -> Side:
+        """Return how values are made, for gradients."""
+        return Side(self.W_v, self.b_v, self.num_kv_heads)
 
     def _norms(self, of_tokens: Norm | None) -> Norms | None:
         q_norm, k_norm = self.q_norm, self.k_norm

@@ -41,9 +41,10 @@ def kind_of(config: Config) -> object:
 
 # Fields beside a text model that say nothing of it.
 AROUND = (
-    *("text_config", "vision_config", "mm_tokens_per_image"),
+    *("text_config", "vision_config", "audio_config", "mm_tokens_per_image"),
     *("boi_token_index", "eoi_token_index", "image_token_index"),
-    *("boi_token_id", "eoi_token_id", "image_token_id"),
+    *("boi_token_id", "eoi_token_id", "image_token_id", "video_token_id"),
+    *("boa_token_id", "eoa_token_index", "audio_token_id"),
 )
 
 

@@ -12,6 +12,7 @@ from attnpy._attention import attention
 from attnpy._quoting import quoted
 from attnpy.blocks import FeedForward, MixtureOfExperts, _stack
 from attnpy.blocks.experts import EXPERT_BYTES
+from attnpy.layers import MultiHeadAttention
 from attnpy.positions import Rotary
 from attnpy.positions.relative import by_distance
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from attnpy._typing import Activation, Array, NormKind, Window
     from attnpy.blocks import DecoderLayer
-    from attnpy.layers import MultiHeadAttention
 
 
 class Attending(Protocol):
@@ -52,6 +52,39 @@ def set_biases(
         if weight is not None:
             flag, size = _checks.flag(wanted, name), weight.shape[1]
             setattr(layer, f"b_{letter}", _parameters.zeros(flag, size, weight.dtype))
+
+
+def set_head_sizes(
+    layers: Sequence[DecoderLayer],
+    head_sizes: Sequence[tuple[int, int]],
+    rng: np.random.Generator,
+) -> None:
+    """Give the attention of layers heads of their own sizes and numbers of keys'."""
+    pairs = _checks.items(head_sizes, "head_sizes", "(int, int)")
+    for layer, pair in _by_layer(layers, pairs, "head_sizes"):
+        sizes = _checks.items(pair, "head_sizes", "int")
+        if len(sizes) != 2:
+            raise ValueError(
+                f"head_sizes: expected (head_dim, num_kv_heads), got {quoted(pair)}"
+            )
+        mha, (head_dim, num_kv_heads) = layer.self_attention, sizes
+        if (mha.head_dim, mha.num_kv_heads) != (head_dim, num_kv_heads):
+            layer.self_attention = MultiHeadAttention(
+                len(mha.W_q),
+                mha.num_heads,
+                head_dim,
+                num_kv_heads=num_kv_heads,
+                bias=mha.b_q is not None,
+                dtype=mha.W_q.dtype,
+                rng=rng,
+            )
+
+
+def head_sizes_of(layers: Sequence[DecoderLayer]) -> list[tuple[int, int]] | None:
+    """Return the option `head_sizes` of layers; None where all are alike."""
+    parts = [layer.self_attention for layer in layers]
+    sizes = [(mha.head_dim, mha.num_kv_heads) for mha in parts]
+    return sizes if len(set(sizes)) > 1 else None
 
 
 def set_qk_norms(

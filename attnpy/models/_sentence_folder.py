@@ -87,6 +87,8 @@ class Module(NamedTuple):
     more: Any = None
 
 
+# What is no text, in the words of the file.
+NO_TEXT = {"image", "audio", "video"}
 EMBEDDING = Task("feature-extraction", "token_embeddings", "last_hidden_state")
 
 Step = Callable[["Array", "int | None"], "Array"]
@@ -369,6 +371,8 @@ def _of_module(
     if takes_messages:
         message_format = _message_format(fields, by_text)
         variables = _template_variables(fields)
+    else:
+        _leave_pictures_and_sound(fields)
     fields.require("modality_config", {"text": by_text})
     for name in ("model_args", "tokenizer_args", "config_args", "processing_kwargs"):
         fields.require(name, {})
@@ -376,6 +380,15 @@ def _of_module(
     rest = None if more is None else more(fields)
     fields.end()
     return Module(max_length, False, lower_case, message_format, variables, rest)
+
+
+def _leave_pictures_and_sound(fields: Fields) -> None:
+    """Take out how inputs that are no texts are computed, which are none here."""
+    kinds = fields.rest.get("modality_config")
+    if isinstance(kinds, dict):
+        fields.rest["modality_config"] = {
+            name: x for name, x in kinds.items() if NO_TEXT.isdisjoint(name.split("+"))
+        }
 
 
 def _message_format(fields: Fields, by_text: Config) -> str | None:
@@ -633,9 +646,12 @@ def longest(
     return said
 
 
-def check_size(recipe: Recipe, embed_dim: int) -> None:
-    """Require that the model's vectors have the size of the pooled ones."""
-    if recipe.embed_dim not in (None, embed_dim):
+def check_size(recipe: Recipe, embed_dim: int, inner_dim: int) -> None:
+    """Require that the model's vectors have the size of the pooled ones.
+
+    Of a model whose last step makes another size, files may have the one before.
+    """
+    if recipe.embed_dim not in (None, embed_dim, inner_dim):
         raise ValueError(
             f"word_embedding_dimension: expected {embed_dim}, as the model has, got "
             f"{recipe.embed_dim}"

@@ -23,6 +23,8 @@ from attnpy.models import (
     _scores,
     sampling,
 )
+from attnpy.models._per_layer import InputDecoder, input_fields
+from attnpy.models._value_norm import ValueNormedAttention
 from attnpy.positions import Rotary, alibi_bias
 from attnpy.positions.rotary import by_length, changes_once
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from typing_extensions import Unpack
 
-    from attnpy._typing import Array, DecoderOptions, Window
+    from attnpy._typing import Array, DecoderOptions, Precision, Window
     from attnpy._vjp import Pullback
     from attnpy.blocks._stack import Choice
     from attnpy.cache import KVCache
@@ -96,9 +98,14 @@ class CausalDecoder(sampling.LanguageModel):
     out_bias, feed_forward_bias : bool, optional
         Add biases to the result of attention, and in the feed-forward networks; by
         default with `bias`.
+    head_sizes : list of (int, int), optional
+        `head_dim` and `num_kv_heads` of each layer, where layers differ.
     qk_norm : bool or "all heads", optional
         Normalize each head's queries and keys with an `attnpy.blocks.RMSNorm`; with
         "all heads", those of all heads of a token together.
+    value_norm : bool, optional
+        Divide each head's values by their root mean square, a norm without weights.
+        Caches are those of floats then, not of int8 or of pages.
     sinks : bool, optional
         Give each head of each layer a learned sink, a logit in the denominator of its
         softmax: `sinks` of `attnpy.layers.MultiHeadAttention`, 0 at first.
@@ -109,6 +116,15 @@ class CausalDecoder(sampling.LanguageModel):
         Attention and network of a layer read the same tokens, each by its norm, and
         both are added to them. With "one norm" both read what the attention's norm
         returns.
+    input_dim : int, optional
+        `P`: let each layer read the embeddings, too. After its network it adds
+        ``norm(activation(x @ W_1) * given @ W_2)``, where ``given`` are P numbers, the
+        embeddings times a matrix of the layer, normalized.
+    layer_scalars : bool, optional
+        Multiply the result of each layer by a learned number, 1 at first.
+    output_dim : int, optional
+        Multiply the vectors after the last norm by a matrix, to this size. Such a model
+        has no scores and no classifier: `tied` is None.
     output_bias : bool, optional
         Add a bias to the scores of tokens.
     num_labels : int, optional
@@ -143,6 +159,8 @@ class CausalDecoder(sampling.LanguageModel):
     output : ndarray, shape (E, V), or None
         None with `tied`, and without scores.
     output_bias : ndarray, shape (V,), or None
+    W_out : ndarray, shape (E, output_dim), or None
+        None without `output_dim`.
     classifier_weight : ndarray, shape (E, num_labels), or None
         None without `num_labels`.
     decoder : attnpy.blocks.Decoder
@@ -171,9 +189,10 @@ class CausalDecoder(sampling.LanguageModel):
     with rotary positions, `RMSNorm`, "swiglu" and no biases that of Touvron et al.,
     "LLaMA: Open and Efficient Foundation Language Models" (2023); with soft caps,
     scaled embeddings, "geglu_tanh" and `norm_after` those of the Gemma team, "Gemma 2:
-    Improving Open Language Models at a Practical Size" (2024); with
-    ``qk_norm="all heads"`` and ``norm_after="only"`` that of Team OLMo, "2 OLMo 2
-    Furious" (2025); with `parallel` that of
+    Improving Open Language Models at a Practical Size" (2024); with `head_sizes`,
+    `value_norm`, `input_dim`, `layer_scalars` and `output_dim` that of EmbeddingGemma
+    2, Google (2026); with ``qk_norm="all heads"`` and ``norm_after="only"`` that of
+    Team OLMo, "2 OLMo 2 Furious" (2025); with `parallel` that of
     Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022);
     with `num_experts` that of Jiang et al., "Mixtral of Experts" (2024); with `sinks`,
     `router_bias` and "swiglu_oai" that of OpenAI, "gpt-oss-120b & gpt-oss-20b Model
@@ -213,6 +232,7 @@ class CausalDecoder(sampling.LanguageModel):
     embedding_norm: LayerNorm | RMSNorm | None
     output: Array | None
     output_bias: Array | None
+    W_out: Array | None
     classifier_weight: Array | None
     tied: bool | None
     stop: tuple[int, ...]
@@ -252,10 +272,15 @@ class CausalDecoder(sampling.LanguageModel):
         qkv_bias: bool | None = None,
         out_bias: bool | None = None,
         feed_forward_bias: bool | None = None,
+        head_sizes: Sequence[tuple[int, int]] | None = None,
         qk_norm: bool | Literal["all heads"] = False,
+        value_norm: bool = False,
         sinks: bool = False,
         norm_after: bool | Literal["only"] = False,
         parallel: bool | Literal["one norm"] = False,
+        input_dim: int | None = None,
+        layer_scalars: bool = False,
+        output_dim: int | None = None,
         output_bias: bool = False,
         num_labels: int | None = None,
         num_experts: int | None = None,
@@ -272,7 +297,10 @@ class CausalDecoder(sampling.LanguageModel):
         options = {"norm_first": True, **options, "cross_attention": False}
         dtype, rng = options.get("dtype", np.float32), options.get("rng")
         options["rng"] = rng = _checks.generator(rng)
+        eps = options.get("eps", 1e-5)
         self.decoder = Decoder(num_layers, embed_dim, num_heads, hidden_dim, **options)
+        if head_sizes is not None:
+            _parts.set_head_sizes(self.decoder.layers, head_sizes, rng)
         for layer in self.decoder.layers:
             mha, network = layer.self_attention, layer.feed_forward
             _parts.set_biases(mha, ("q", "k", "v"), qkv_bias, "qkv_bias")
@@ -280,12 +308,14 @@ class CausalDecoder(sampling.LanguageModel):
             name = "feed_forward_bias"
             assert isinstance(network, FeedForward)  # as yet
             _parts.set_biases(network, ("1", "2", "gate"), feed_forward_bias, name)
-            _parts.set_qk_norms(mha, qk_norm, options.get("eps", 1e-5), dtype)
+            _parts.set_qk_norms(mha, qk_norm, eps, dtype)
             if _checks.flag(sinks, "sinks"):
                 mha.sinks = np.zeros(mha.num_heads, mha.W_q.dtype)
             _parts.set_norms(layer, norm_after, parallel)
             layer.residual_scale = _factor(residual_scale, "residual_scale")
             _stack.check_parallel(layer)
+            if _checks.flag(value_norm, "value_norm"):
+                layer.self_attention = ValueNormedAttention.of(mha, eps)
         _parts.set_experts(
             self.decoder.layers,
             rng,
@@ -313,13 +343,26 @@ class CausalDecoder(sampling.LanguageModel):
             self.embedding_norm = _stack.make_norm(
                 options.get("norm", "layer"),
                 embed_dim,
-                options.get("eps", 1e-5),
+                eps,
                 options.get("bias", True),
                 dtype,
             )
         self._make_tables(
             rng, dtype, vocab_size, embed_dim, output_bias, num_labels, max_length
         )
+        if _checks.flag(layer_scalars, "layer_scalars") or input_dim is not None:
+            self.decoder = InputDecoder.of(
+                self.decoder, input_dim, layer_scalars, eps, dtype, rng
+            )
+        self.W_out = None
+        if output_dim is not None:
+            if self.tied is not None or num_labels is not None:
+                raise ValueError(
+                    "output_dim: expected None in a model with scores or a classifier, "
+                    f"got {output_dim}"
+                )
+            n_columns = _checks.count(output_dim, "output_dim")
+            self.W_out = _embedding.table(rng, embed_dim, "embed_dim", n_columns, dtype)
         stops = sampling.checked_stops(stop, len(self.token_embedding))
         self.stop = tuple(stops.tolist())
         self.config = None
@@ -401,11 +444,15 @@ class CausalDecoder(sampling.LanguageModel):
             "logit_scale": self.logit_scale,
             "tied": _repr.Plain(None) if self.tied is None else self.tied,
             "stop": self.stop or None,
+            "head_sizes": _parts.head_sizes_of(self.decoder.layers),
             "qk_norm": _parts.qk_norm_of(first.self_attention),
+            "value_norm": isinstance(first.self_attention, ValueNormedAttention),
             "sinks": first.self_attention.sinks is not None,
             "norm_after": "only" if first.norm_1 is None else first.after_1 is not None,
             "parallel": first.parallel
             and ("one norm" if first.norm_3 is None else True),
+            **input_fields(self.decoder),
+            "output_dim": None if self.W_out is None else self.embed_dim,
             "output_bias": self.output_bias is not None,
             "num_labels": self.num_labels,
             **_parts.experts_fields(self.decoder.layers),
@@ -427,7 +474,8 @@ class CausalDecoder(sampling.LanguageModel):
     @property
     def embed_dim(self) -> int:
         """The size `E` of the vectors that come out."""
-        embed_dim: int = self.token_embedding.shape[1]
+        last = self.token_embedding if self.W_out is None else self.W_out
+        embed_dim: int = last.shape[1]
         return embed_dim
 
     @property
@@ -474,8 +522,8 @@ class CausalDecoder(sampling.LanguageModel):
             "cohere", "cohere2", "glm", "glm4", "arcee", "seed_oss", "granitemoehybrid"
             (Granite 4 without Mamba and experts), "gpt_neo", "gpt_bigcode", "opt",
             "gptj", "falcon", "bloom", "mpt", "mixtral", "olmoe", "qwen2_moe",
-            "qwen3_moe", "granitemoe" or "gpt_oss".
-            Of a "gemma3" with pictures it is the text model.
+            "qwen3_moe", "granitemoe", "gpt_oss" or "embedding_gemma2_text".
+            Of a "gemma3" or "embedding_gemma2" with pictures it is the text model.
             A ``sliding_window`` of W lets a token see W tokens, including itself. If
             both are given, ``rope_scaling`` wins over ``rope_parameters``.
             ``eos_token_id`` becomes `stop`, without tokens that are not in the
@@ -483,7 +531,7 @@ class CausalDecoder(sampling.LanguageModel):
             others are refused, unless null.
         logits : bool, optional
             False makes a model without `logits`, for the tokens' vectors: `tied` is
-            None.
+            None. Of "embedding_gemma2_text" there is no other.
         classifier : bool, optional
             Have a classifier of texts in place of `logits`, with as many scores as
             ``id2label`` or ``num_labels`` says, by default 2.
@@ -507,6 +555,11 @@ class CausalDecoder(sampling.LanguageModel):
         config = _hf_config.unwrapped(config, family)
         options = _hf_config.arguments(config, family)
         if _checks.flag(classifier, "classifier"):
+            if not family.names.classifier:
+                raise ValueError(
+                    f"classifier: expected False, as {family.model_type} has no such "
+                    "head here, got True"
+                )
             options["num_labels"] = _hf_config.num_labels(config)
         if not _checks.flag(logits, "logits") or classifier:
             options["tied"] = None
@@ -811,7 +864,8 @@ class CausalDecoder(sampling.LanguageModel):
             `attnpy.blocks.ModelOutput`. No bit of the output depends on it.
         return_hidden_states : bool, optional
             Return the input of the first layer and the result of each layer as well, in
-            an `attnpy.blocks.ModelOutput`. The name is Hugging Face's.
+            an `attnpy.blocks.ModelOutput`. The name is Hugging Face's. With
+            `output_dim` the last one is what is multiplied by `W_out`.
         layers, heads : int or sequence of int, optional
             Which layers and heads, as in `attnpy.blocks.Encoder.__call__`.
         num_threads : int, optional
@@ -847,7 +901,7 @@ class CausalDecoder(sampling.LanguageModel):
         def run(
             tokens: Array, seq_offsets: NDArray[np.int64] | None
         ) -> Array | ModelOutput:
-            return self.decoder(
+            result = self.decoder(
                 tokens,
                 caches=caches,
                 bias=self._bias(_embedding.longest(tokens, seq_offsets), past, each),
@@ -860,6 +914,7 @@ class CausalDecoder(sampling.LanguageModel):
                 heads=heads,
                 num_threads=num_threads,
             )
+            return self._projected(result, num_threads)
 
         cached = caches is not None
         return _embedding.run_existing(
@@ -996,7 +1051,11 @@ class CausalDecoder(sampling.LanguageModel):
         True
         """
         _vjp.check_trainable(
-            self, (*("token_embedding", "position_embedding"), "output", "output_bias")
+            self,
+            (
+                *("token_embedding", "position_embedding"),
+                *("output", "output_bias", "W_out"),
+            ),
         )
         ids = _embedding.checked_ids(token_ids, self.vocab_size)
         positions = self._positions(ids, None)
@@ -1021,8 +1080,12 @@ class CausalDecoder(sampling.LanguageModel):
         if lengths is not None:
             ends = _embedding.checked_lengths(lengths, ids, 0)
         output, of_states = _embedding.existing_vjp(tokens, ends, run)
+        states, weight = output, self.W_out
+        if weight is not None:
+            output = linear(states, weight, num_threads=num_threads)
         if _checks.flag(logits, "logits"):
             output, of_scores = self.logits_vjp(output, num_threads=num_threads)
+        checked = _vjp.of_output(output)
 
         def pullback(grad_output: ArrayLike) -> dict[str, Array]:
             collected = _vjp.Collector(self)
@@ -1030,6 +1093,12 @@ class CausalDecoder(sampling.LanguageModel):
                 found = of_scores(grad_output)
                 collected.add(found.parameters)
                 grad_output = found.x
+            if weight is not None:
+                grad = checked(grad_output)
+                grad_output, of_weight, _ = linear_vjp(
+                    grad, states, weight, None, num_threads=num_threads
+                )
+                collected.add({"W_out": of_weight})
             found = of_states(grad_output)
             collected.add(found.parameters, "decoder.")
             if of_norm is not None:
@@ -1090,6 +1159,21 @@ class CausalDecoder(sampling.LanguageModel):
             return LayerGradients(of_states, found)
 
         return scores, pullback
+
+    def _projected(
+        self, result: Array | ModelOutput, num_threads: int | None
+    ) -> Array | ModelOutput:
+        """Return what comes of a stack's result, or of its vectors (..., E)."""
+        if self.W_out is None:
+            return result
+        if isinstance(result, ModelOutput):
+            output = self._projected(result.output, num_threads)
+            assert isinstance(output, np.ndarray)
+            return result._replace(output=output)
+        precision: Precision = "promoted"
+        if _embedding.is_mixed(self.token_embedding):
+            precision = "wide"
+        return linear(result, self.W_out, precision=precision, num_threads=num_threads)
 
     def _embed(
         self,

@@ -313,7 +313,10 @@ class SentenceEncoder:
             for task in _checked_tasks(tasks)
         }
         model = next(iter(models.values()))
-        _sentence_folder.check_size(recipe, model.embed_dim)
+        inner_dim = model.token_embedding.shape[1]
+        if isinstance(model, BertEncoder):
+            inner_dim = model.embed_dim
+        _sentence_folder.check_size(recipe, model.embed_dim, inner_dim)
         return cls(
             model,
             tokenizer,

@@ -37,6 +37,12 @@ def heads_of(model: Any, tokenizer: Any, text: object) -> Heads:
             "model: expected one of attnpy.models, whose queries and keys are known, "
             f"got {type(model).__name__}"
         )
+    sizes = {layer.self_attention.head_dim for layer in layers}
+    if len(sizes) > 1:
+        raise ValueError(
+            "model: expected one with heads of one size in all layers, got sizes of "
+            f"{', '.join(map(str, sorted(sizes)))}"
+        )
     result = _sources.call(model, encoded, return_hidden_states=True)
     states = result.hidden_states  # of each layer what goes in, and the last output
     pairs = [

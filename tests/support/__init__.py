@@ -7,6 +7,7 @@ quotients    gradients against difference quotients
 formulas     the oracles of layers: norms, activations, heads
 statistics   the oracle of statistics: their formulas, from all weights
 families     small models in the names of their checkpoints, and their arithmetic
+embedding_gemma   the same of EmbeddingGemma 2
 encoder_decoders   the same of those that translate, and a beam search
 pictures     the same of models of pictures, and folders of them
 fields       the tables of docs/models.md; hf_fields.json: fields of configurations

@@ -183,6 +183,10 @@ def notes(family):
         ),
         "norms of queries and keys": given.get("qk_norm") is True,
         "norms of all queries and keys of a token": given.get("qk_norm") == "all heads",
+        "norms of values": "value_norm" in given,
+        "layers that read the embeddings": "input_dim" in given,
+        "heads of layers of several sizes": "head_sizes" in given,
+        "a last matrix": "output_dim" in given,
         "norms after attention and network alone": given.get("norm_after") == "only",
         "one layer for all": "shared" in given,
         "embeddings may be narrower": "embedding_dim" in given,
@@ -210,7 +214,8 @@ def _heads(family):
     if family.model == "image and text":
         return []
     if family.model == "decoder":
-        return ["next token", *["texts"] * bool(family.names.classifier)]
+        scores = ["next token"] * (family.fixed.get("tied", True) is not None)
+        return [*scores, *["texts"] * bool(family.names.classifier)]
     if family.model != "encoder":
         return ["next token", *["texts"] * bool(family.names.classifier)]
     poolers = [own for own in family.names.names.values() if "pooler_bias" in own]
