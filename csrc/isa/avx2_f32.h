@@ -10,6 +10,7 @@
 #define TILE_VECTORS 2
 #define LOADS_COLUMNS 1
 #define LOADS_BF16_COLUMNS 1
+#define TAKES_TWO_PANELS 1
 #define HAS_MANY_ROWS 1
 #define PANEL_STEPS 4
 #include "vec/avx2_f32.h"

@@ -41,6 +41,8 @@ _Static_assert(ATTN_TASK_ROWS % WIDTH == 0,
 _Static_assert(ATTN_TASK_ROWS <= 64, "a task's rows are bits of one word");
 
 _Static_assert(TERMS == 1 || REAL_BITS == 32, "pairs are summed in float");
+_Static_assert(!TAKES_TWO_PANELS || (TERMS == 1 && REAL_BITS == 32),
+               "two panels are of floats, or become floats");
 _Static_assert(ATTN_DIM_BLOCK % TERMS == 0, "chains of a score are whole operands");
 _Static_assert(ATTN_DIM_BLOCK % (LANES * TERMS) == 0, "and whole vectors of them");
 

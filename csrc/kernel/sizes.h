@@ -27,6 +27,12 @@
 #define LOADS_BF16_COLUMNS 0 /* has it v_load_bf16_columns? */
 #endif
 
+#ifndef TAKES_TWO_PANELS
+#define TAKES_TWO_PANELS                                                               \
+    0 /* does one row take two packed panels at a time? Then the vocabulary has
+         v_load_bf16_pairs */
+#endif
+
 #ifndef PANEL_STEPS
 #define PANEL_STEPS                                                                    \
     1 /* of a whole panel between two jumps; if more, there is v_outlive, and

@@ -1,4 +1,19 @@
-/* What AVX2 adds to the vocabulary of float: columns of bfloat16 numbers. */
+/* What AVX2 adds to the vocabulary of float: columns and pairs of bfloat16 numbers. */
+
+/* The lower and the upper numbers of LANES pairs. */
+static INLINE void v_split_bf16_pairs(v_real a[2], __m256i pairs)
+{
+    __m256i upper = _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000));
+
+    a[0] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    a[1] = _mm256_castsi256_ps(upper);
+}
+
+/* The same of pairs that lie beside each other. */
+static INLINE void v_load_bf16_pairs(v_real a[2], const char *at)
+{
+    v_split_bf16_pairs(a, _mm256_loadu_si256((const __m256i *)(const void *)at));
+}
 
 /* a[k] = column k of LANES rows, `row` bytes apart. A pair of columns is transposed as a column of
  * floats, whose halves are then told apart: half as many shuffles. */
@@ -18,9 +33,6 @@ static INLINE void v_load_bf16_columns(v_real a[LANES], const char *at, ptrdiff_
     v_transpose_halves(pair);
     UNROLLED for (int i = 0; i < 4; i++)
     {
-        __m256i bits = _mm256_castps_si256(pair[i]);
-        __m256i odd = _mm256_and_si256(bits, _mm256_set1_epi32(-0x10000));
-        a[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-        a[2 * i + 1] = _mm256_castsi256_ps(odd);
+        v_split_bf16_pairs(a + 2 * i, _mm256_castps_si256(pair[i]));
     }
 }

@@ -50,6 +50,7 @@ static const test tests[] = {
     {"vocabulary is the scalar one", test_vocabulary_is_the_scalar_one},
     {"vectors are transposed", test_vectors_are_transposed},
     {"vectors of columns of bfloat16", test_columns_of_bfloat16_are_transposed},
+    {"vectors of pairs of bfloat16", test_pairs_of_bfloat16_are_split},
     {"masks are bits", test_masks_are_bits},
     {"vectors of pairs are loaded and stored", test_pairs_are_loaded_and_stored},
     {"vectors of pairs are rounded floats", test_pairs_are_rounded_floats},

@@ -175,34 +175,6 @@ multiply_panel_rows(few_rows_product m, const int rows, const storage kind)
     }
 }
 
-/* Sums of one row and two panels are all that AVX2's registers have room for. It is the only tier
- * whose CPUs are known to gain. */
-enum { TAKES_TWO_PANELS = LANES == 8 && REAL_BITS == 32 };
-
-/* The product for one row, with two packed panels that follow each other: they are two streams of
- * memory, of which Zen 3 reads more than of one. */
-static ALIGNED NOINLINE void
-multiply_row_by_two_panels(const product *p)
-{
-    const operand *b = (const operand *)(const void *)p->b;
-    const operand *other = b + p->n_steps * ATTN_PANEL_COLUMNS;
-    v_real sum[2 * PANEL_VECTORS];
-
-    clear_sums(sum, 2 * PANEL_VECTORS);
-    for (ptrdiff_t t = 0; t < p->n_steps; t++) {
-        v_operand y = v_set1_operand(p->a.at[t]);
-        UNROLLED for (int v = 0; v < PANEL_VECTORS; v++)
-        {
-            v_real *then = sum + PANEL_VECTORS + v;
-            sum[v] = v_dot(y, v_load_operands(b + v * LANES), sum[v]);
-            *then = v_dot(y, v_load_operands(other + v * LANES), *then);
-        }
-        b += ATTN_PANEL_COLUMNS;
-        other += ATTN_PANEL_COLUMNS;
-    }
-    store_sums(sum, p->c, 0, WIDTH, 1, 2 * PANEL_VECTORS);
-}
-
 static INLINE void
 multiply_few_rows_by_panel_as(few_rows_product m, const storage kind)
 {

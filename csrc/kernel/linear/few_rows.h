@@ -5,6 +5,7 @@
 #include "core/tuning.h"
 #include "kernel/gemm/few_rows.h"
 #include "kernel/gemm/lines.h"
+#include "kernel/gemm/two_panels.h"
 #include "kernel/linear/input.h"
 #include "kernel/linear/weights.h"
 
@@ -52,11 +53,32 @@ panel_storage(attn_dtype dtype)
 #endif
 }
 
+/* Does one row read two packed panels at a time, from that at a column on? Those of bfloat16 are
+ * read where they lie only so. */
+static bool
+reads_two_panels(const linear_work *w, ptrdiff_t column)
+{
+    attn_dtype dtype = w->l->weight.dtype;
+    bool alone = dtype == OPERAND_DTYPE && attn_get_tuning(ATTN_TUNE_READ_ALONE);
+
+    return TAKES_TWO_PANELS && w->task->n_rows == 1 &&
+           column + ATTN_PANEL_COLUMNS < w->task->n_columns &&
+           (alone || dtype == ATTN_BF16);
+}
+
 /* Computes the chains of row form with rows first .. first + n - 1 of the packed panel at a column,
  * or of two panels where one row reads them; returns how many columns these have. */
 static ptrdiff_t
 add_weight_panels(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column)
 {
+    if (reads_two_panels(w, column)) {
+        const product p = {.c = w->sums + column,
+                           .a = {w->input, STEPS},
+                           .b = panel_at(w, first, column),
+                           .n_steps = n};
+        multiply_two_panels(&p, w->l->weight.dtype == ATTN_BF16);
+        return 2 * ATTN_PANEL_COLUMNS;
+    }
     storage kind = panel_storage(w->l->weight.dtype);
     bool in_place = kind != AS_OPERANDS || w->l->weight.dtype == OPERAND_DTYPE;
     bool near = attn_get_tuning(ATTN_TUNE_READ_ONCE);
@@ -74,11 +96,6 @@ add_weight_panels(linear_work *w, ptrdiff_t first, ptrdiff_t n, ptrdiff_t column
         .b_ahead = in_place && !alone ? ahead : 0,
         .b_goal = near && n_rows <= ATTN_FEW_ROWS ? TO_FIRST : TO_SECOND};
 
-    if (TAKES_TWO_PANELS && alone && in_place &&
-        column + ATTN_PANEL_COLUMNS < w->task->n_columns) {
-        multiply_row_by_two_panels(&m.base);
-        return 2 * ATTN_PANEL_COLUMNS;
-    }
     for (ptrdiff_t r = 0; r < n_rows; r += ATTN_FEW_ROWS) {
         m.base.n_rows = row_form_rows(least(n_rows - r, ATTN_FEW_ROWS));
         multiply_few_rows_by_panel(m, kind);

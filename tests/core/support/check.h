@@ -136,6 +136,7 @@ void test_rows_are_converted_as_elements_are(void);
 void test_vocabulary_is_the_scalar_one(void);
 void test_vectors_are_transposed(void);
 void test_columns_of_bfloat16_are_transposed(void);
+void test_pairs_of_bfloat16_are_split(void);
 void test_masks_are_bits(void);
 
 /* vec/pairs.c */

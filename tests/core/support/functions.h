@@ -34,6 +34,7 @@ typedef struct {
     void (*transpose)(void *square);
     void (*load_columns)(void *square); /* the same; or NULL, as the next: */
     void (*load_bf16_columns)(const uint16_t *square, void *to);
+    void (*load_bf16_pairs)(const uint16_t *pairs, void *to);
 
     void (*load_f16)(const uint16_t *from, void *to, ptrdiff_t n);
     void (*load_bf16)(const uint16_t *from, void *to, ptrdiff_t n);

@@ -220,6 +220,18 @@ load_bf16_columns(const uint16_t *square, void *to)
 }
 #endif
 
+#if TAKES_TWO_PANELS
+static void
+load_bf16_pairs(const uint16_t *pairs, void *to)
+{
+    v_real a[2];
+
+    v_load_bf16_pairs(a, (const char *)pairs);
+    v_store((real *)to, a[0]);
+    v_store((real *)to + LANES, a[1]);
+}
+#endif
+
 static void
 load_f16_array(const uint16_t *from, void *to, ptrdiff_t n)
 {
@@ -298,6 +310,9 @@ const functions FUNCTIONS = {
 #endif
 #if LOADS_BF16_COLUMNS
     .load_bf16_columns = load_bf16_columns,
+#endif
+#if TAKES_TWO_PANELS
+    .load_bf16_pairs = load_bf16_pairs,
 #endif
     .load_f16 = load_f16_array,
     .load_bf16 = load_bf16_array,

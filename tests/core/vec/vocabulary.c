@@ -229,6 +229,33 @@ test_columns_of_bfloat16_are_transposed(void)
     expect(n_tested > 0 || attn_tier_named("avx2") == NULL, "no tier has it");
 }
 
+/* All numbers, a vector of pairs at a time. */
+void
+test_pairs_of_bfloat16_are_split(void)
+{
+    static uint16_t pairs[PIECE];
+    static reals got;
+    const functions *f;
+    int n_tested = 0;
+
+    for (int t = 0; (f = functions_at(32, t)) != NULL; t++) {
+        int n = 2 * f->lanes, n_wrong = 0;
+        for (int first = 0; f->load_bf16_pairs != NULL && first < 0x10000; first += n) {
+            for (int i = 0; i < n; i++) {
+                pairs[i] = (uint16_t)(first + i);
+            }
+            f->load_bf16_pairs(pairs, &got);
+            for (int i = 0; i < n; i++) {
+                uint32_t want = (uint32_t)pairs[i] << 16;
+                n_wrong += got.u32[i % 2 * f->lanes + i / 2] != want;
+            }
+            n_tested++;
+        }
+        expect(n_wrong == 0, "v_load_bf16_pairs of %s", f->tier);
+    }
+    expect(n_tested > 0 || attn_tier_named("avx2") == NULL, "no tier has it");
+}
+
 /* Lane i is the reals' element i. */
 static void
 expect_masks(const functions *f, uint64_t mask)
