@@ -268,6 +268,7 @@ def test_texts_become_pieces_and_pieces_texts(marian):
     writer = TextToText.from_pretrained(marian)
     found = writer.generate(MARIAN_TEXTS)
     assert found == [writer.generate(text) for text in MARIAN_TEXTS]
+    assert found == writer.generate(MARIAN_TEXTS, num_threads=1)
     tokens = writer.tokenizer
     assert tokens.encode("").ids == [0]
     ids = tokens.encode(">>fra<< a dog barks").ids

@@ -125,18 +125,15 @@ def encoded(
     """
     n = _machine.get_num_threads() if num_threads is None else num_threads
     n_threads = _checks.count(n, "num_threads")
+    # Only where it is needed, for Marian's tokenizer has no such option.
+    how = {} if special else {"add_special_tokens": False}
     with judged_elsewhere("tokenizer", "one that makes tokens of these texts"):
         if n_threads == 1:
             return [
-                tokenizer.encode(
-                    *((item,) if isinstance(item, str) else item),
-                    add_special_tokens=special,
-                )
+                tokenizer.encode(*((item,) if isinstance(item, str) else item), **how)
                 for item in texts
             ]
-        codes: list[Any] = tokenizer.encode_batch_fast(
-            texts, add_special_tokens=special
-        )
+        codes: list[Any] = tokenizer.encode_batch_fast(texts, **how)
         return codes
 
 
