@@ -289,6 +289,21 @@ def test_what_such_models_lack_is_refused_in_a_sentence():
             mha.vjp(x, **given)
     with pytest.raises(ValueError, match="context: expected none in a layer that"):
         mha.project_context(x)
+    for call in (mha, mha.vjp):  # more arguments than these layers have
+        with pytest.raises(TypeError, match="positional arguments"):
+            call(x, None, None, x)
+        with pytest.raises(TypeError, match="context"):
+            call(x, None, context=x)
+    layer, plain = model.decoder.layers[0], values.decoder.layers[0]
+    scaled = CausalDecoder(1, 4, 1, 4, vocab_size=9, layer_scalars=True)
+    for call in (layer, layer.vjp):
+        with pytest.raises(ValueError, match=r"given: expected \(..., P\), got None"):
+            call(x)
+    for call in (scaled.decoder.layers[0], scaled.decoder.layers[0].vjp):
+        with pytest.raises(ValueError, match="given: expected None, got ndarray"):
+            call(x[:, :4], given=x)
+    with pytest.raises(TypeError, match="given"):
+        plain(x[:, :4], given=x)
     with pytest.raises(ValueError, match="rotary: expected head_dim = 6"):
         mha(x, rotary=Rotary(8))
     with pytest.raises(TypeError, match="x_y"):

@@ -135,7 +135,7 @@ class InputDecoderLayer(DecoderLayer):
 
     def __call__(self, x: Any, *context: Any, **options: Any) -> Any:
         """Run the layer as `DecoderLayer` does, with its inputs as `given`."""
-        given = options.pop("given", None)
+        given = self._checked(options.pop("given", None))
         found = super().__call__(x, *context, **options)
         tokens: Any = found.output if isinstance(found, ModelOutput) else found
         if self.beside is not None:
@@ -149,13 +149,21 @@ class InputDecoderLayer(DecoderLayer):
 
     def vjp(self, x: Any, *context: Any, **options: Any) -> tuple[Array, Pullback]:
         """Return the result of a call, and its pullback; `context` are the inputs."""
-        given = options.pop("given", None)
+        given = self._checked(options.pop("given", None))
         checkpoint = options.pop("checkpoint", False)
 
         def run() -> tuple[Array, Pullback]:
             return self._run_vjp(x, given, *context, **options)
 
         return _vjp.run(run, checkpoint)
+
+    def _checked(self, given: Any) -> Any:
+        """Return the inputs, which there are where something reads them."""
+        if (given is None) != (self.beside is None):
+            expected = "None" if self.beside is None else "(..., P)"
+            got = "None" if given is None else type(given).__name__
+            raise ValueError(f"given: expected {expected}, got {got}")
+        return given
 
     def _run_vjp(
         self, x: Any, given: Any, *context: Any, **options: Any

@@ -43,14 +43,19 @@ class ValueNormedAttention(MultiHeadAttention):
         made.value_eps = eps
         return made
 
-    def __call__(self, x: Any, *context: Any, **options: Any) -> Any:
+    def __call__(
+        self, x: Any, context: Any = None, value: Any = None, **options: Any
+    ) -> Any:
         """Run the layer, as `MultiHeadAttention` does, without a context."""
-        _refuse(context, options, "context", "value", "relative")
+        relative = options.pop("relative", None)
+        _refuse(context=context, value=value, relative=relative)
         return super().__call__(x, **options)
 
-    def vjp(self, x: Any, *context: Any, **options: Any) -> tuple[Array, Pullback]:
+    def vjp(
+        self, x: Any, context: Any = None, value: Any = None, **options: Any
+    ) -> tuple[Array, Pullback]:
         """Return the result of a call, and the pullback of its gradients."""
-        _refuse(context, options, "context", "value")
+        _refuse(context=context, value=value)
         return super().vjp(x, **options)
 
     def project_context(self, context: Any, *value: Any, **options: Any) -> Any:
@@ -165,11 +170,10 @@ def _in_cache(
     return cache.key, cache.value
 
 
-def _refuse(context: tuple[Any, ...], options: dict[str, Any], *names: str) -> None:
-    """Take out arguments that a layer with a norm of values does not have."""
-    given = dict(zip(("context", "value"), context, strict=False))
-    for name in names:
-        if given.get(name, options.pop(name, None)) is not None:
+def _refuse(**given: Any) -> None:
+    """Refuse arguments that a layer with a norm of values does not have."""
+    for name, argument in given.items():
+        if argument is not None:
             raise ValueError(
                 f"{name}: expected None in a layer that normalizes values, got one"
             )
